@@ -7,24 +7,6 @@ use syn::visit::{self, Visit};
 
 use crate::source::{SourceFile, is_test};
 
-/// Pairs of modules that import each other and are being separated: the crate and the two modules.
-const NOT_YET_FIXED: &[(&str, &str, &str)] = &[
-    ("engine", "authority", "turn::turn_context"),
-    ("engine", "turn::run", "turn::send"),
-    ("store", "jsonl::authority", "jsonl::session_log"),
-    ("store", "postgres::append", "postgres::session"),
-    ("store", "postgres::audit", "postgres::session"),
-    ("store", "postgres::authority", "postgres::session"),
-    ("store", "postgres::check", "postgres::rebuild_summary"),
-    ("store", "postgres::lease", "postgres::session"),
-    ("store", "sqlite::append", "sqlite::session"),
-    ("store", "sqlite::append_cache", "sqlite::connection"),
-    ("store", "sqlite::append_cache", "sqlite::session"),
-    ("store", "sqlite::audit", "sqlite::session"),
-    ("store", "sqlite::authority", "sqlite::session"),
-    ("store", "sqlite::connection", "sqlite::search"),
-];
-
 /// Maximum number of re-exports to follow for one name.
 const RE_EXPORTS_MAX: usize = 5;
 
@@ -55,8 +37,7 @@ pub fn check(files: &[SourceFile]) -> Vec<String> {
     let mut faults = Vec::new();
     for (krate, modules) in &crates {
         let pairs = mutual_imports(modules).into_iter().map(|(one, other)| (name_of(&one), name_of(&other)));
-        let new = pairs.filter(|(one, other)| !NOT_YET_FIXED.contains(&(krate, one, other)));
-        faults.extend(new.map(|(one, other)| format!("{krate}: {one} and {other} import each other")));
+        faults.extend(pairs.map(|(one, other)| format!("{krate}: {one} and {other} import each other")));
     }
     faults
 }

@@ -1,8 +1,9 @@
 //! The project's checks. `cargo xtask test` is what CI runs: it installs the required programs, then runs formatting,
 //! clippy, the tidy checks and all tests, including the browser tests, and ends with a summary of the failures.
-//! `cargo xtask tidy` runs only the tidy checks. `cargo xtask console` builds the console, which the next `cargo build`
+//! `cargo xtask tidy` runs only the tidy checks. `cargo xtask api` checks the façade's public API. `cargo xtask console` builds the console, which the next `cargo build`
 //! embeds in the binary.
 
+mod api;
 mod arrows;
 mod console;
 mod functions;
@@ -19,6 +20,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
+use api::Snapshot;
 use report::{Outcome, Report, Tests};
 
 /// All tests run with encryption enabled, so that one build serves all of them.
@@ -35,8 +37,10 @@ fn main() -> Result<()> {
     match task.as_str() {
         "test" => test(&root),
         "tidy" => tidy(&root),
+        "api" if std::env::args().nth(2).as_deref() == Some("--update") => api::run(&root, Snapshot::Update),
+        "api" => api::run(&root, Snapshot::Check),
         "console" => console::build(&root),
-        _ => bail!("usage: cargo xtask test | tidy | console"),
+        _ => bail!("usage: cargo xtask test | tidy | api [--update] | console"),
     }
 }
 
@@ -50,6 +54,7 @@ fn test(root: &Path) -> Result<()> {
     report.record("console types and style", outcome_of(console::check(root)));
     report.record("console units", tests_of(console::test_units(root)));
     report.record("clippy", outcome_of(cargo(root, CLIPPY)));
+    report.record("api", outcome_of(api::run(root, Snapshot::Check)));
     let build = ["test", "--workspace", "--features", FEATURES, "--locked", "--no-run"];
     let is_built = report.record("build", outcome_of(cargo(root, &build)));
     report.record("tests", if is_built { tests_of(run_tests(root)) } else { Outcome::Skipped(NOT_BUILT) });

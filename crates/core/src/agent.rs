@@ -20,13 +20,16 @@ pub const CHAIN_MAX: usize = 8;
 /// Default limit on turns per session.
 pub const TURNS_MAX_DEFAULT: u32 = 50;
 
+/// The configuration of a session's model, tools, limits and rights. `docs/spec/agents.md` describes each field.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Agent {
     /// Lower-case words joined by hyphens.
     pub id: String,
+    /// A name for display.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
+    /// What the agent is for, for display.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
     /// `PROVIDER/NAME`, or `demo`.
@@ -35,40 +38,55 @@ pub struct Agent {
     /// Fallback models, tried in this order when the model fails.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub fallback_chain: Vec<ChainLink>,
+    /// Instructions for the model. `{{ctx.NAME}}` is replaced by the session's variable of that name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub system_prompt: Option<String>,
+    /// The sampling temperature, from 0 to 2.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub temperature: Option<f32>,
+    /// Maximum number of tokens per answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_tokens: Option<u32>,
+    /// The model's reasoning effort.
     #[serde(default)]
     pub thinking: Thinking,
+    /// The names of the built-in and own tools that the model may call.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tools: Vec<String>,
+    /// MCP servers by name. All their tools are available.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub mcp_servers: BTreeMap<String, McpServer>,
+    /// Which files the file tools can access.
     #[serde(default)]
     pub fs_scope: FsScope,
+    /// Exact commands or globs that `run_command` may run. Empty: none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub allowed_commands: Vec<String>,
+    /// Exact host names that tools may reach. Empty: none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub allowed_hosts: Vec<String>,
+    /// Which calls may run without a person's approval.
     #[serde(default)]
     pub approvals: ApprovalMode,
+    /// The spending limit of a session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub budget: Option<Budget>,
+    /// Limits on turns, rounds and time.
     #[serde(default)]
     pub limits: Limits,
+    /// How to react to the model's rating of its own answers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub confidence: Option<Confidence>,
     /// Thresholds of the token pressure levels.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pressure: Option<Thresholds>,
+    /// What to do with a turn whose process died.
     #[serde(default)]
     pub on_interrupt: OnInterrupt,
     /// How sessions of this agent use and create memories. Defaults apply if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<MemoryUse>,
+    /// The skills that sessions of this agent can load.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub skills: Vec<String>,
 }
@@ -84,18 +102,23 @@ pub struct MemoryUse {
     pub learn: Learn,
 }
 
+/// Whether an agent gets the tool `recall`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Recall {
+    /// Every agent that has tools.
     #[default]
     Always,
     /// Only if the agent's tools include `recall`.
     IfNamed,
 }
 
+/// Whether memories are extracted from sessions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Learn {
+    /// Memories are extracted.
     #[default]
     Yes,
+    /// Memories are not extracted.
     No,
 }
 
@@ -106,7 +129,9 @@ impl Default for MemoryUse {
 }
 
 impl MemoryUse {
+    /// Neither use nor create memories.
     pub const NONE: Self = Self { tokens: 0, recall: Recall::IfNamed, learn: Learn::No };
+    /// Use and create memories, with the default token budget.
     pub const ALL: Self = Self { tokens: SECTION_TOKENS_DEFAULT, recall: Recall::Always, learn: Learn::Yes };
 }
 
@@ -167,10 +192,13 @@ impl Serialize for MemoryUse {
     }
 }
 
+/// A fallback model.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ChainLink {
+    /// The model: `PROVIDER/NAME`.
     pub model: String,
+    /// Maximum number of calls before the next model is tried, from 1 to 10.
     #[serde(default = "max_attempts_default")]
     pub max_attempts: u32,
 }
@@ -183,26 +211,34 @@ fn max_attempts_default() -> u32 {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Budget {
+    /// The limit in US dollars.
     pub cap_usd: f64,
+    /// What to do when the limit is reached.
     #[serde(default)]
     pub on_exceed: OnExceed,
 }
 
 impl Budget {
+    /// The limit in billionths of a US dollar.
     pub fn cap_nano_usd(&self) -> u64 {
         (self.cap_usd * 1e9).round() as u64
     }
 }
 
+/// What to do when a session has spent its budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnExceed {
+    /// End the turn.
     #[default]
     Fail,
+    /// Ask a person whether to continue.
     Ask,
+    /// Continue, and report it.
     Warn,
 }
 
+/// Limits on the work of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Limits {
@@ -210,9 +246,11 @@ pub struct Limits {
     /// as the flow can require.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub turns_max: Option<u32>,
+    /// Maximum number of model calls per turn.
     pub rounds_max: u32,
     /// Maximum number of rounds per turn in which tool input fails its schema check.
     pub corrections_max: u32,
+    /// Maximum duration of a turn, in seconds.
     pub wall_time_s: u32,
 }
 
@@ -233,8 +271,11 @@ impl Default for Limits {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Confidence {
+    /// Below this rating, undo the answer and try again.
     pub backtrack_below: f32,
+    /// Below this rating, ask a person.
     pub ask_below: f32,
+    /// Maximum number of retries per turn.
     pub backtracks_max: u32,
 }
 
@@ -259,20 +300,28 @@ pub enum OnInterrupt {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Narrowing {
+    /// Only these of the agent's tools.
     pub tools: Option<Vec<String>>,
+    /// At most this file access.
     pub fs_scope: Option<FsScope>,
+    /// At most this approval mode.
     pub approvals: Option<ApprovalMode>,
 }
 
+/// A mistake in an agent.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("agent {agent}: {field} {why}")]
 pub struct AgentError {
+    /// The agent's id.
     pub agent: String,
+    /// The field with the mistake.
     pub field: String,
+    /// The reason.
     pub why: String,
 }
 
 impl AgentError {
+    /// The stable error code, for programs. Each code has a page in docs/errors.
     pub fn code(&self) -> &'static str {
         "agent.invalid"
     }
@@ -318,6 +367,18 @@ impl Agent {
             memory: None,
             skills: Vec::new(),
         }
+    }
+
+    /// Set the model: `PROVIDER/NAME`, `demo`, or the name of an own model.
+    pub fn with_model(mut self, model: impl Into<String>) -> Self {
+        self.model = Some(model.into());
+        self
+    }
+
+    /// Add a tool by name: a built-in tool or an own tool.
+    pub fn with_tool(mut self, name: impl Into<String>) -> Self {
+        self.tools.push(name.into());
+        self
     }
 
     /// Validate the agent without I/O. Returns all mistakes, in field order.

@@ -42,6 +42,7 @@ pub struct Authority {
     models: BTreeSet<String>,
 }
 
+// The hidden methods are for stores, and not part of the façade.
 impl Authority {
     /// The record of a new session.
     pub fn of(source: Source) -> Self {
@@ -52,6 +53,7 @@ impl Authority {
     }
 
     /// The record of a session whose whole log, up to `head`, was imported.
+    #[doc(hidden)]
     pub fn imported_up_to(head: Seq) -> Self {
         Self { imported: vec![(0, head.0)], ..Self::default() }
     }
@@ -80,6 +82,7 @@ impl Authority {
     }
 
     /// Record that the entries from `first` to `last` were imported.
+    #[doc(hidden)]
     pub fn add_imported(&mut self, first: Seq, last: Seq) {
         if last < first {
             return;
@@ -107,6 +110,7 @@ impl Authority {
     }
 
     /// Remove ranges after the end of the log. They belong to imports that were recorded but never written.
+    #[doc(hidden)]
     pub fn clip(&mut self, head: Seq) -> bool {
         let before = self.imported.clone();
         self.imported.retain(|(first, _)| *first <= head.0);
@@ -127,6 +131,7 @@ impl Authority {
     }
 
     /// Allow a file-backed model at the request of the local command line. A full record ignores new models.
+    #[doc(hidden)]
     pub fn grant_model(&mut self, model: String) {
         if self.models.len() < MODELS_MAX {
             self.models.insert(model);
@@ -134,6 +139,7 @@ impl Authority {
     }
 
     /// The record of a fork that shares no entry: only the origin of the session's creation.
+    #[doc(hidden)]
     pub fn of_creation(&self) -> Self {
         let imported = if self.is_own(Seq::ZERO) { Vec::new() } else { vec![(0, 0)] };
         Self { imported, models: self.models.clone() }
@@ -141,6 +147,7 @@ impl Authority {
 
     /// The record of a fork that shares the path to `at`. A fork numbers shared entries by depth, so each imported
     /// range is mapped to a range of depths.
+    #[doc(hidden)]
     pub fn forked<L: Lookup>(&self, at: Seq, log: &mut L) -> Result<Self, L::Error> {
         let mut forked = self.of_creation();
         for (first, last) in &self.imported {
@@ -178,9 +185,12 @@ fn depth_up_to<L: Lookup>(from: Seq, last: u32, log: &mut L) -> Result<u32, L::E
 /// lines about the session [`OriginTrace::wanted`] until that is `None`.
 #[derive(Debug)]
 pub struct OriginTrace {
+    /// The session whose audit lines are needed next.
     wanted: Option<SessionId>,
     seen: BTreeSet<SessionId>,
+    /// The session's origin. Final once [`OriginTrace::wanted`] is `None`.
     source: Source,
+    /// Whether the audit contains the session's creation.
     has_begun: bool,
 }
 

@@ -16,17 +16,27 @@ use crate::id::BlobHash;
 pub struct Json(Box<RawValue>);
 
 impl Json {
+    /// Parse JSON text.
     pub fn parse(text: &str) -> Result<Self, serde_json::Error> {
         serde_json::from_str::<Box<RawValue>>(text).map(Self)
     }
+    /// Serialize a value.
     pub fn from_value(value: &serde_json::Value) -> Self {
         Self(RawValue::from_string(value.to_string()).expect("a value always serializes to valid JSON"))
     }
+    /// The JSON text.
     pub fn get(&self) -> &str {
         self.0.get()
     }
+    /// Parse the text into a value.
     pub fn to_value(&self) -> serde_json::Value {
         serde_json::from_str(self.0.get()).unwrap_or(serde_json::Value::Null)
+    }
+}
+
+impl From<serde_json::Value> for Json {
+    fn from(value: serde_json::Value) -> Self {
+        Self::from_value(&value)
     }
 }
 
@@ -41,34 +51,48 @@ impl Eq for Json {}
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct BlobRef {
+    /// The hash of the bytes.
     pub blob: BlobHash,
+    /// The MIME type.
     pub mime: String,
+    /// The file name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
+    /// The size in bytes.
     pub bytes: u64,
+    /// The duration of a recording, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub duration_ms: Option<u64>,
 }
 
+/// Text of a message.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = TextPart))]
 pub struct Text {
+    /// The text.
     pub text: String,
 }
 
+/// The model's reasoning before an answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = ReasoningPart))]
 pub struct Reasoning {
+    /// The readable part of the reasoning.
     pub text: String,
+    /// Whether the provider withheld the reasoning.
     #[serde(default, skip_serializing_if = "is_false")]
     pub redacted: bool,
 }
 
+/// A model's call of a tool.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = ToolCallPart))]
 pub struct ToolCall {
+    /// The id that connects the call with its result.
     pub call_id: String,
+    /// The tool's name.
     pub name: String,
+    /// The input, as the model wrote it.
     pub input: Json,
 }
 
@@ -87,18 +111,24 @@ pub(crate) fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Opti
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Part {
+    /// Text.
     Text(Text),
+    /// The model's reasoning.
     Reasoning(Reasoning),
+    /// A call of a tool.
     ToolCall(ToolCall),
+    /// An image, a recording or a file, stored as a blob.
     Media(BlobRef),
 }
 
 impl Part {
+    /// A text part.
     pub fn text(text: impl Into<String>) -> Self {
         Part::Text(Text { text: text.into() })
     }
-    pub fn tool_call(call_id: impl Into<String>, name: impl Into<String>, input: Json) -> Self {
-        Part::ToolCall(ToolCall { call_id: call_id.into(), name: name.into(), input })
+    /// A call of a tool. The id must be unique within the session.
+    pub fn tool_call(call_id: impl Into<String>, name: impl Into<String>, input: impl Into<Json>) -> Self {
+        Part::ToolCall(ToolCall { call_id: call_id.into(), name: name.into(), input: input.into() })
     }
     /// The readable text of this part, if any.
     pub fn as_text(&self) -> Option<&str> {
@@ -107,6 +137,7 @@ impl Part {
             Part::Reasoning(_) | Part::ToolCall(_) | Part::Media(_) => None,
         }
     }
+    /// The tool call in this part, if any.
     pub fn as_tool_call(&self) -> Option<&ToolCall> {
         match self {
             Part::ToolCall(call) => Some(call),

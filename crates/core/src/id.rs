@@ -6,11 +6,15 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize, Serializer};
 use uuid::Uuid;
 
+/// A text that is not a valid id.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{what} {text:?} is not valid: {why}")]
 pub struct IdError {
+    /// What the text should be, such as `session id`.
     pub what: &'static str,
+    /// The text, shortened.
     pub text: String,
+    /// The reason.
     pub why: &'static str,
 }
 
@@ -42,6 +46,7 @@ macro_rules! name_type {
         pub struct $name(String);
 
         impl $name {
+            /// The text of the id.
             pub fn as_str(&self) -> &str {
                 &self.0
             }
@@ -88,9 +93,14 @@ name_type!(
     TenantId,
     "tenant"
 );
-name_type!(UserName, "user name");
+name_type!(
+    /// The name of a user or an agent within its tenant.
+    UserName,
+    "user name"
+);
 
 impl SessionId {
+    /// Create an id from a time and random bits.
     pub fn mint(at: TimestampMs, random: u128) -> Self {
         Self(v7(at, random).hyphenated().to_string())
     }
@@ -109,8 +119,10 @@ impl TenantId {
 pub struct Seq(pub u32);
 
 impl Seq {
+    /// The position before the first entry.
     pub const ZERO: Seq = Seq(0);
 
+    /// The following position.
     pub fn next(self) -> Seq {
         Seq(self.0 + 1)
     }
@@ -143,12 +155,15 @@ macro_rules! uuid_type {
         pub struct $name(Uuid);
 
         impl $name {
+            /// The id with these bytes.
             pub fn from_bytes(bytes: [u8; 16]) -> Self {
                 Self(Uuid::from_bytes(bytes))
             }
+            /// The bytes of the id.
             pub fn as_bytes(&self) -> &[u8; 16] {
                 self.0.as_bytes()
             }
+            /// Create an id from a time and random bits.
             pub fn mint(at: TimestampMs, random: u128) -> Self {
                 Self(v7(at, random))
             }
@@ -216,12 +231,15 @@ impl EntryId {
 pub struct BlobHash([u8; 32]);
 
 impl BlobHash {
+    /// The hash of these bytes.
     pub fn of(bytes: &[u8]) -> Self {
         Self(*blake3::hash(bytes).as_bytes())
     }
+    /// The hash with these bytes.
     pub fn from_bytes(bytes: [u8; 32]) -> Self {
         Self(bytes)
     }
+    /// The bytes of the hash.
     pub fn as_bytes(&self) -> &[u8; 32] {
         &self.0
     }

@@ -34,8 +34,11 @@ impl Level {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Thresholds {
+    /// From this percentage, the level is yellow.
     pub yellow_percent: u8,
+    /// From this percentage, the level is orange.
     pub orange_percent: u8,
+    /// Above this percentage, the level is red.
     pub red_percent: u8,
 }
 
@@ -45,11 +48,15 @@ impl Default for Thresholds {
     }
 }
 
+/// Thresholds that do not increase, or exceed 100 percent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the thresholds {yellow}, {orange} and {red} % are not increasing from 1 to 100")]
 pub struct ThresholdsError {
+    /// The threshold of yellow.
     pub yellow: u8,
+    /// The threshold of orange.
     pub orange: u8,
+    /// The threshold of red.
     pub red: u8,
 }
 

@@ -12,8 +12,11 @@ use crate::id::{IdError, TenantId, UserName};
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize)]
 #[serde(try_from = "String")]
 pub enum Principal {
+    /// A person.
     User(UserName),
+    /// An agent.
     Agent(UserName),
+    /// Sapwood itself, or the local operator.
     System,
 }
 
@@ -61,8 +64,11 @@ impl Serialize for Principal {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
+    /// May read and follow.
     Reader,
+    /// May also write and run turns.
     Collaborator,
+    /// May also share, archive and erase.
     Owner,
 }
 
@@ -89,6 +95,7 @@ impl Right {
 }
 
 impl Role {
+    /// The name in JSON.
     pub fn as_str(self) -> &'static str {
         match self {
             Role::Reader => "reader",
@@ -97,6 +104,7 @@ impl Role {
         }
     }
 
+    /// Whether the role includes this right.
     pub fn allows(self, right: Right) -> bool {
         let needed = match right {
             Right::Read => Role::Reader,
@@ -119,8 +127,11 @@ pub enum Reach {
 /// The verified tenant, principal and reach of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Scope {
+    /// The tenant.
     pub tenant: TenantId,
+    /// The principal that acts.
     pub principal: Principal,
+    /// Which sessions of the tenant the caller can see.
     pub reach: Reach,
 }
 
@@ -128,10 +139,12 @@ pub struct Scope {
 pub type Members = BTreeMap<Principal, Role>;
 
 impl Scope {
+    /// A user, who sees own and shared sessions.
     pub fn user(tenant: TenantId, user: UserName) -> Self {
         Self { tenant, principal: Principal::User(user), reach: Reach::Own }
     }
 
+    /// An operator, who sees all sessions of the tenant.
     pub fn operator(tenant: TenantId, principal: Principal) -> Self {
         Self { tenant, principal, reach: Reach::Tenant }
     }

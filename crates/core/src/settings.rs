@@ -12,19 +12,25 @@ use crate::id::EntryId;
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Settings {
+    /// The model.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     /// The requested model. Another model may have answered.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model_asked: Option<String>,
+    /// The reasoning effort.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub thinking: Option<String>,
+    /// The active skills.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub skills: Vec<String>,
+    /// The system prompt.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub system: Option<String>,
+    /// The working directory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cwd: Option<String>,
+    /// The variables of the system prompt.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub variables: BTreeMap<String, String>,
     /// The frozen agent.
@@ -33,6 +39,7 @@ pub struct Settings {
 }
 
 impl Settings {
+    /// Apply an entry of the path.
     pub fn apply(&mut self, body: &Body) {
         match body {
             Body::ModelChanged(changed) => {
@@ -71,6 +78,7 @@ impl Settings {
         Some(prompt)
     }
 
+    /// The reasoning effort, or the default.
     pub fn thinking_level(&self) -> &str {
         self.thinking.as_deref().unwrap_or("off")
     }

@@ -13,99 +13,143 @@ use sapwood_core::{Principal, SessionId, StoreError};
 
 pub type Result<T, E = EngineError> = std::result::Result<T, E>;
 
+/// A failed operation. [`code`](EngineError::code) is stable, and the message states what failed and why.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
+    /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// A name or id prefix matches more than one item.
     #[error("{what} {given:?} is ambiguous: it could be {first} or {second}")]
     Ambiguous { what: &'static str, given: String, first: String, second: String },
+    /// There is no such session, or the caller may not see it.
     #[error("no session `{given}`")]
     NoSuchSession { given: String },
+    /// There is no such memory, or the caller may not see it.
     #[error("no memory `{given}`")]
     NoSuchMemory { given: String },
+    /// The store has no sessions.
     #[error("no sessions exist yet")]
     NoSessions,
+    /// An argument is not valid.
     #[error("{what} is not valid: {why}")]
     Invalid { what: &'static str, why: String },
+    /// A session cannot be forked to its own id.
     #[error("session {session} cannot be forked onto itself")]
     ForkOntoItself { session: SessionId },
+    /// An entry of the session cannot be decoded.
     #[error("session {session}: {source}")]
     Unreadable { session: SessionId, source: CodecError },
+    /// The session kept changing while the operation was retried.
     #[error("gave up after {tries} attempts: session {session} kept changing")]
     Contended { session: SessionId, tries: u32 },
+    /// A text is not a valid id.
     #[error(transparent)]
     Id(#[from] IdError),
+    /// No models and tools are configured.
     #[error("cannot run turns: no models and tools are configured")]
     NoBackends,
+    /// A turn is running in the session.
     #[error("a turn is already running in session {session}")]
     TurnRunning { session: SessionId },
+    /// A turn was interrupted or is waiting: resume or cancel it first.
     #[error("turn {turn} of session {session} was interrupted or is waiting for an answer")]
     TurnOpen { session: SessionId, turn: TurnId },
+    /// The session has no open turn.
     #[error("no open turn in session {session}")]
     NoTurn { session: SessionId },
+    /// The turn has ended.
     #[error("turn {turn} of session {session} has already ended")]
     TurnEnded { session: SessionId, turn: TurnId },
+    /// The session has had as many turns as its agent allows.
     #[error("session {session} has reached its limit of {limit} turns")]
     TurnLimit { session: SessionId, limit: u32 },
+    /// The session has spent its budget.
     #[error("session {session} has used up its budget of ${cap_usd}")]
     OverBudget { session: SessionId, cap_usd: f64 },
+    /// No such approval is pending.
     #[error("no pending approval `{approval}`")]
     NoApproval { approval: String },
+    /// Another process has taken over the session.
     #[error("session {session} was taken over by another process")]
     LeaseLost { session: SessionId },
+    /// The task of the turn has died.
     #[error("the task running the turn in session {session} has died")]
     TurnLost { session: SessionId },
+    /// The agent is not valid.
     #[error(transparent)]
     Agent(#[from] AgentError),
+    /// The tools cannot be opened.
     #[error(transparent)]
     Tool(#[from] ToolError),
+    /// An option is not valid.
     #[error("invalid option {0}")]
     Option(#[from] OptionError),
+    /// The strategy needs a model, but none is configured.
     #[error("cannot summarize: {key} is llm, but no model is configured")]
     NoSummariser { key: &'static str },
+    /// The summary cannot be written.
     #[error("failed to write the summary: {source}")]
     Summariser { source: SummariserError },
+    /// The source has no such content.
     #[error("cannot graft from session {source_session}: {why}")]
     NothingToGraft { source_session: SessionId, why: String },
+    /// The caller cannot read the graft's source, or it was erased.
     #[error(
         "the graft from session {source_session} is withheld: you cannot read the source, or it was erased"
     )]
     Withheld { source_session: SessionId },
+    /// The session has no compaction that could be undone.
     #[error("session {session} has no compaction on its path")]
     NotCompacted { session: SessionId },
+    /// A hook refused the operation.
     #[error("hook {hook} ({on}) refused the operation: {reason}")]
     HookRefused { hook: String, on: HookName, reason: String },
+    /// Hooks caused each other too often.
     #[error("hooks are nested more than {limit} levels deep")]
     HookDepth { limit: u8 },
+    /// A skill cannot be used.
     #[error(transparent)]
     Skill(#[from] SkillError),
+    /// There is no such trigger.
     #[error("no trigger `{name}`")]
     NoTrigger { name: String },
+    /// The trigger's session belongs to another principal.
     #[error("the trigger cannot record its firings in session {session}: it belongs to {owner}")]
     TriggerTaken { session: SessionId, owner: Principal },
+    /// The flow is not valid.
     #[error("cannot run flow {flow}: {}", list_mistakes(mistakes))]
     Flow { flow: String, mistakes: Vec<Mistake> },
+    /// The session is not a run of a flow.
     #[error("session {session} is not a flow run")]
     NoFlow { session: SessionId },
+    /// The run has ended.
     #[error("run {run} has already ended")]
     FlowEnded { run: SessionId },
+    /// An imported run cannot be resumed.
     #[error("run {run} was imported and cannot be resumed")]
     FlowImported { run: SessionId },
+    /// An imported session has no agent to continue with.
     #[error("session {session} was imported, and no default agent is configured to continue it")]
     NotConfigured { session: SessionId },
+    /// The model reads a local file, and its name does not come from the operator.
     #[error(
         "model {model} is not allowed: it reads a local file that neither the operator nor the local command line named"
     )]
     ModelNotAllowed { model: String },
+    /// Only Sapwood creates ids with this prefix.
     #[error("session id {id} is reserved: only Sapwood creates ids that begin with {prefix}")]
     ReservedId { id: SessionId, prefix: &'static str },
+    /// The trigger's session was imported.
     #[error("the trigger cannot record its firings in session {session}: it was imported")]
     TriggerImported { session: SessionId },
+    /// The trigger's owner has no write access to its session.
     #[error("the trigger's owner {owner} has no write access to session {session}")]
     TriggerTarget { session: SessionId, owner: Principal },
 }
 
 impl EngineError {
+    /// The stable error code, for programs. Each code has a page in docs/errors.
     pub fn code(&self) -> &'static str {
         match self {
             EngineError::Store(error) => error.code(),

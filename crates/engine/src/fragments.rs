@@ -16,13 +16,17 @@ const FRAGMENTS_BUFFERED_MAX: usize = 512;
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Fragment {
+    /// What happened.
     #[serde(flatten)]
     pub kind: FragmentKind,
+    /// The session.
     pub session: SessionId,
+    /// When it happened.
     pub at: TimestampMs,
     /// The last entry at the time of the event; orders the fragment among the entries.
     #[serde(skip)]
     pub after: Seq,
+    /// The turn, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub turn: Option<TurnId>,
     /// Index among the chunks of one reply, from 0. A gap means that the reader lost a fragment.
@@ -35,25 +39,34 @@ pub struct Fragment {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(tag = "type")]
 pub enum FragmentKind {
+    /// The next fragment of the answer.
     #[serde(rename = "agent:token")]
     Token { text: String },
+    /// The next fragment of the reasoning.
     #[serde(rename = "agent:reasoning")]
     Reasoning { text: String },
     /// The model has started a tool call, whose input is still streaming.
     #[serde(rename = "agent:tool_call")]
     ToolCall { call_id: String, name: String },
+    /// A tool has started to run.
     #[serde(rename = "agent:tool_running")]
     ToolRunning { call_id: String, name: String },
+    /// The model failed, and the next model of the chain is called.
     #[serde(rename = "agent:failover")]
     Failover { from: String, to: String, why: String },
+    /// The model call failed and is retried.
     #[serde(rename = "agent:retrying")]
     Retrying { model: String, after_ms: u64, why: String },
+    /// The context is being compacted.
     #[serde(rename = "session:compacting")]
     Compacting,
+    /// The context's token pressure has changed.
     #[serde(rename = "session:pressure")]
     Pressure { level: String, used_tokens: u64, window_tokens: u64 },
+    /// The session has spent its budget and continues.
     #[serde(rename = "cost:warning")]
     OverBudget { text: String },
+    /// The turn waits for these approvals.
     #[serde(rename = "session:waiting")]
     Waiting { approvals: Vec<String> },
 }

@@ -28,12 +28,18 @@ const ARTIFACT_READ_BYTES_MAX: usize = GRAFT_CHARS_MAX * 4;
 /// One graft of a session, as visible to the caller.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct GraftView {
+    /// The position of the graft's entry.
     pub seq: Seq,
+    /// The entry's id.
     pub id: EntryId,
+    /// When the graft was added.
     pub at: TimestampMs,
+    /// The principal that added it.
     pub by: Principal,
+    /// The source and the content.
     #[serde(flatten)]
     pub graft: Graft,
+    /// Whether the caller may read the content.
     pub state: GraftState,
 }
 
@@ -41,6 +47,7 @@ pub struct GraftView {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum GraftState {
+    /// The caller can read the content.
     Readable,
     /// The source was erased, or the caller may not read the source.
     Withheld,

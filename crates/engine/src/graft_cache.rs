@@ -15,6 +15,7 @@ const GRAFTS_CACHED_MAX: usize = 64;
 pub struct Grafted {
     /// The text shown to a model.
     pub text: String,
+    /// The file, if the graft is an artifact.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub artifact: Option<BlobRef>,
 }

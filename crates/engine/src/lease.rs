@@ -29,6 +29,7 @@ pub(crate) struct Hold {
     scope: Scope,
     store: Arc<dyn Store>,
     renewal: JoinHandle<()>,
+    /// Resolves when another process has taken the session.
     lost: watch::Receiver<bool>,
 }
 

@@ -28,16 +28,21 @@ use crate::{EngineError, Result, service};
 pub struct OpenOptions {
     /// Generated if `None`.
     pub id: Option<SessionId>,
+    /// The title.
     pub title: Option<String>,
+    /// The id of the session's agent, for display.
     pub agent: Option<String>,
+    /// The working directory.
     pub cwd: Option<String>,
 }
 
 /// The point at which a fork diverges from its source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ForkAt {
+    /// At the source's leaf.
     #[default]
     Leaf,
+    /// At this entry.
     Entry(Seq),
     /// After this many messages of the path.
     KeepFirst(u32),
@@ -46,8 +51,11 @@ pub enum ForkAt {
 /// Options for starting a session with an agent.
 #[derive(Debug, Clone, Default)]
 pub struct StartOptions {
+    /// The session's id, title and directory.
     pub open: OpenOptions,
+    /// The agent.
     pub agent: Agent,
+    /// Restrictions of the agent's rights.
     pub narrowing: Narrowing,
     /// Plain text for the model, never secrets: values that look like a key are refused.
     pub variables: BTreeMap<String, String>,

@@ -2,10 +2,13 @@
 //! fragments of the running turn. Available as a stream of [`SessionEvent`]s or as a callback.
 
 use std::panic::AssertUnwindSafe;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
+use futures_core::Stream;
 use sapwood_core::{Record, Scope, Seq, SessionId};
-use tokio::sync::broadcast;
+use tokio::sync::{Mutex, broadcast};
 use tokio::task::JoinHandle;
 
 use crate::Result;
@@ -17,10 +20,22 @@ use crate::fragments::Fragment;
 pub enum SessionEvent {
     /// A durable entry. Its seq is the cursor for resuming.
     Entry(Record),
+    /// A part of the running turn that is not durable, such as a token.
     Fragment(Arc<Fragment>),
 }
 
+/// The events of a session after a cursor. Read it with [`next`](Subscription::next), or as a [`Stream`], which ends
+/// after the first error. Dropping it ends the subscription.
 pub struct Subscription {
+    reader: Arc<Mutex<EventReader>>,
+    /// The read that the stream waits for. Dropping it loses no event.
+    pending: Option<PendingEvent>,
+    has_failed: bool,
+}
+
+type PendingEvent = Pin<Box<dyn Future<Output = Result<SessionEvent>> + Send>>;
+
+struct EventReader {
     follower: Follower,
     fragments: broadcast::Receiver<Arc<Fragment>>,
     /// Read ahead by one record and one fragment, to put them in order.
@@ -43,7 +58,8 @@ impl Events<'_> {
     pub async fn subscribe(self, scope: &Scope, session: &SessionId, after: Seq) -> Result<Subscription> {
         let fragments = self.engine.fragments.watch(&scope.tenant, session);
         let follower = self.follow(scope, session, after).await?;
-        Ok(Subscription { follower, fragments, record: None, fragment: None, cursor: after })
+        let reader = EventReader { follower, fragments, record: None, fragment: None, cursor: after };
+        Ok(Subscription { reader: Arc::new(Mutex::new(reader)), pending: None, has_failed: false })
     }
 
     /// Call `listener` with every event after the cursor. A listener that panics is stopped; the session and
@@ -79,8 +95,40 @@ impl Events<'_> {
 
 impl Subscription {
     /// Wait for the next event. A fragment is returned after the entries that existed when it was sent, and before
-    /// later entries.
+    /// later entries. Dropping the returned future loses no event.
     pub async fn next(&mut self) -> Result<SessionEvent> {
+        self.pending = None;
+        self.reader.lock().await.next().await
+    }
+
+    /// The next event that is available now; `None` when the reader is up to date.
+    pub async fn try_next(&mut self) -> Result<Option<SessionEvent>> {
+        self.pending = None;
+        self.reader.lock().await.try_next().await
+    }
+}
+
+impl Stream for Subscription {
+    type Item = Result<SessionEvent>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        if self.has_failed {
+            return Poll::Ready(None);
+        }
+        let this = &mut *self;
+        let read = || -> PendingEvent {
+            let reader = this.reader.clone();
+            Box::pin(async move { reader.lock_owned().await.next().await })
+        };
+        let event = std::task::ready!(this.pending.get_or_insert_with(read).as_mut().poll(cx));
+        self.pending = None;
+        self.has_failed = event.is_err();
+        Poll::Ready(Some(event))
+    }
+}
+
+impl EventReader {
+    async fn next(&mut self) -> Result<SessionEvent> {
         loop {
             if let Some(event) = self.take_buffered() {
                 return Ok(event);
@@ -98,8 +146,7 @@ impl Subscription {
         }
     }
 
-    /// The next event that is available now; `None` when the reader is up to date.
-    pub async fn try_next(&mut self) -> Result<Option<SessionEvent>> {
+    async fn try_next(&mut self) -> Result<Option<SessionEvent>> {
         if self.record.is_none() {
             self.record = self.follower.try_next().await?;
         }
@@ -122,15 +169,5 @@ impl Subscription {
             }
             _ => None,
         }
-    }
-
-    /// Convert to a stream, which ends with the first error.
-    pub fn into_stream(self) -> impl futures_core::Stream<Item = Result<SessionEvent>> + Send {
-        futures_util::stream::unfold(Some(self), |subscription| async move {
-            let mut subscription = subscription?;
-            let event = subscription.next().await;
-            let rest = event.is_ok().then_some(subscription);
-            Some((event, rest))
-        })
     }
 }

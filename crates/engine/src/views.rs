@@ -27,9 +27,13 @@ const ANCESTRY_MAX: usize = 1_000;
 /// A session's position among its forks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Ancestry {
+    /// The session.
     pub id: SessionId,
+    /// The session that this one was forked from.
     pub parent: Option<SessionId>,
+    /// The sessions that were forked from this one.
     pub children: Vec<SessionId>,
+    /// The first session of the chain.
     pub root: SessionId,
     /// From the session to its root.
     pub chain: Vec<SessionId>,
@@ -57,7 +61,9 @@ pub struct UsageReport {
 /// A read-only copy of a session's current state.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Snapshot {
+    /// The session's summary.
     pub summary: Summary,
+    /// What a model would receive.
     pub context: Context,
 }
 

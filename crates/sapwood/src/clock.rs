@@ -5,6 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use sapwood_core::TimestampMs;
 use sapwood_core::port::clock::Clock;
 
+/// The clock of the operating system.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SystemClock;
 

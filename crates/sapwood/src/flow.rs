@@ -1,14 +1,26 @@
-//! Load flows from files and write role files. Only this module of the façade accesses the disk.
+//! Flows: graphs of roles that hand work to each other. `docs/spec/flows.md` describes them. This module also loads flows
+//! from files and writes role files. Only this module of the façade accesses the disk.
 
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use sapwood_core::flow::{Flow, Mistake};
 use sapwood_core::{Agent, BlobHash};
-use sapwood_engine::flow::{FlowReport, RoleFileSink, RunList, RunView, RunningFlow, StartFlow};
 use sapwood_formats::workflow::readings::{INDEX_DEFAULT, parse_index};
-use sapwood_formats::workflow::{self, Document, OwnAgents, Readings, RequiredReadings, WorkflowError};
+use sapwood_formats::workflow::{self, Document, OwnAgents, Readings, RequiredReadings};
+
+pub use sapwood_core::flow::Mistake;
+pub use sapwood_core::flow::graph::{
+    Consent, Edge, EdgeKind, Feedback, Flow, FlowRole, HandoffBy, Improvement, Join, Node, NodeKind, Order,
+    Route,
+};
+pub use sapwood_core::flow::state::Ended;
+pub use sapwood_core::flow::{EdgeStatus, NodeStatus, Phase, RunOutcome};
+pub use sapwood_engine::flow::{
+    EdgeView, FlowReport, NodeView, ResultView, RoleFileSink, RunList, RunRow, RunStatus, RunView,
+    RunningFlow, StartFlow,
+};
+pub use sapwood_formats::workflow::WorkflowError;
 
 use crate::{Error, Result, Sapwood, SessionId};
 
@@ -20,19 +32,26 @@ const READING_BYTES_MAX: u64 = 1 << 20;
 /// An error while loading the files of a flow.
 #[derive(Debug)]
 pub enum FlowFileError {
+    /// A file cannot be read.
     Io {
+        /// The file.
         path: PathBuf,
+        /// The error of the operating system.
         source: std::io::Error,
     },
+    /// The file does not contain a workflow.
     Workflow(WorkflowError),
     /// All errors in the flow.
     Mistakes {
+        /// The flow's id.
         flow: String,
+        /// The errors, with their places.
         mistakes: Vec<Mistake>,
     },
 }
 
 impl FlowFileError {
+    /// The stable error code, for programs. Each code has a page in docs/errors.
     pub fn code(&self) -> &'static str {
         match self {
             FlowFileError::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
@@ -127,10 +146,12 @@ pub struct RoleFiles {
 }
 
 impl RoleFiles {
+    /// Write role files below this directory.
     pub fn in_dir(dir: impl Into<PathBuf>) -> Self {
         Self { dir: dir.into() }
     }
 
+    /// The directory of a role's files.
     pub fn folder(&self, flow: &str, run: &str, role: &str) -> PathBuf {
         self.dir.join(path_component(flow)).join(path_component(run)).join("roles").join(path_component(role))
     }
@@ -162,19 +183,58 @@ fn path_component(name: &str) -> String {
     if text.chars().all(|letter| letter == '.') { "_".to_owned() } else { text }
 }
 
+/// Operations on flows.
 impl Sapwood {
     /// Start a run of a flow. It continues even if no caller waits for it.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "multi_thread", worker_threads = 1)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use sapwood::Sapwood;
+    /// use sapwood::flow::{RunOutcome, StartFlow, load_flow};
+    ///
+    /// let dir = tempfile::tempdir()?;
+    /// let file = dir.path().join("flow.yaml");
+    /// std::fs::write(&file, "
+    /// schema_version: '1.0'
+    /// workflow:
+    ///   id: note
+    ///   agents: [{id: writer, model: demo}]
+    ///   nodes:
+    ///     - {id: input, type: input}
+    ///     - {id: write, type: agent, agent_ref: writer, prompt_template: 'Write about {{input}}.'}
+    ///     - {id: output, type: output}
+    ///   edges: [{from: input, to: write}, {from: write, to: output}]
+    /// ")?;
+    /// let flow = load_flow(&file, |_| None)?;
+    ///
+    /// let sapwood = Sapwood::open("memory:")?;
+    /// let report = sapwood.run_flow(flow.clone(), "harbours").await?;
+    /// assert_eq!(report.ended.expect("nothing waits").outcome, RunOutcome::Completed);
+    /// assert!(sapwood.resume_flow(&report.run).await?.is_none()); // it has ended
+    ///
+    /// let start = StartFlow { flow, input: "tides".into(), ..StartFlow::default() };
+    /// let running = sapwood.start_flow(start).await?;
+    /// let run = running.run.clone();
+    /// sapwood.cancel_flow(&run).await?;
+    /// running.ended().await?;
+    /// println!("{:?}", sapwood.show_flow(&run).await?.status);
+    /// assert_eq!(sapwood.list_flows(10).await?.items.len(), 2);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn start_flow(&self, start: StartFlow) -> Result<RunningFlow> {
         self.engine.flows().start(&self.scope, start).await
     }
 
-    /// Run a flow until it ends or waits for answers.
+    /// Run a flow until it ends or waits for answers. Example: [`start_flow`](Sapwood::start_flow).
     pub async fn run_flow(&self, flow: Flow, input: impl Into<String>) -> Result<FlowReport> {
         let start = StartFlow { flow, input: input.into(), ..StartFlow::default() };
         self.start_flow(start).await?.ended().await
     }
 
-    /// Resume a run that was interrupted, is waiting, or failed; `None` if there is nothing to resume.
+    /// Resume a run that was interrupted, is waiting, or failed; `None` if there is nothing to resume. Example:
+    /// [`start_flow`](Sapwood::start_flow).
     pub async fn resume_flow(&self, run: &SessionId) -> Result<Option<FlowReport>> {
         match self.engine.flows().resume(&self.scope, run).await? {
             Some(running) => Ok(Some(running.ended().await?)),
@@ -183,7 +243,7 @@ impl Sapwood {
     }
 
     /// Request cancellation of a run, even if another process executes it. If no process does, the run has
-    /// ended when this call returns.
+    /// ended when this call returns. Example: [`start_flow`](Sapwood::start_flow).
     pub async fn cancel_flow(&self, run: &SessionId) -> Result<()> {
         if let Some(running) = self.engine.flows().cancel(&self.scope, run).await? {
             running.ended().await?;
@@ -191,10 +251,12 @@ impl Sapwood {
         Ok(())
     }
 
+    /// A run with its graph and the state of each node. Example: [`start_flow`](Sapwood::start_flow).
     pub async fn show_flow(&self, run: &SessionId) -> Result<RunView> {
         self.engine.flows().show(&self.scope, run).await
     }
 
+    /// The newest runs. Example: [`start_flow`](Sapwood::start_flow).
     pub async fn list_flows(&self, limit: usize) -> Result<RunList> {
         self.engine.flows().list(&self.scope, limit, None).await
     }

@@ -5,6 +5,8 @@
 mod all {
     mod audit;
     mod compact;
+    mod docs;
+    mod examples;
     mod faulty;
     mod graft;
     mod harness;
@@ -12,6 +14,7 @@ mod all {
     mod import;
     mod memory;
     mod memory_crossing;
+    mod own;
     mod parallel;
     mod sabotage;
     mod simulate;

@@ -90,7 +90,7 @@ impl SessionStream {
     /// Adds the feed's changes to the events. The feed is that of the entries after `start`.
     pub async fn with_feed(mut self, start: Seq, after: Seq) -> Result<Self> {
         let (engine, mut feed) = (&self.state.engine, Feed::default());
-        let mut follower = engine.follow(&self.caller.scope, &self.session, start).await?;
+        let mut follower = engine.events().follow(&self.caller.scope, &self.session, start).await?;
         while let Some(record) = follower.try_next().await?.filter(|record| record.meta.seq <= after) {
             feed.take_change(&entry_of(&record)?);
         }

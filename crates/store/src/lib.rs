@@ -52,6 +52,7 @@ pub enum Durability {
 pub struct Key(zeroize::Zeroizing<String>);
 
 impl Key {
+    /// A key with this text.
     pub fn new(text: String) -> Self {
         Self(zeroize::Zeroizing::new(text))
     }
@@ -67,9 +68,12 @@ impl std::fmt::Debug for Key {
     }
 }
 
+/// Options for opening a store.
 #[derive(Debug, Clone, Default)]
 pub struct OpenOptions {
+    /// When an append is acknowledged.
     pub durability: Durability,
+    /// The key of an encrypted SQLite store.
     pub key: Option<Key>,
 }
 

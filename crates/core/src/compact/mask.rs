@@ -23,13 +23,18 @@ const STORY_BYTES_MAX: usize = 4 << 20;
 /// A tool's output, as passed to a callback.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ToolOutput {
+    /// The id of the call.
     pub call_id: String,
+    /// The name of the tool.
     pub tool: String,
+    /// The output's text.
     pub text: String,
+    /// Whether the call failed.
     pub is_error: bool,
 }
 
 impl ToolOutput {
+    /// The output in a message; `None` if the message is not a tool result.
     pub fn of(message: &Message) -> Option<Self> {
         let answers = message.answers.as_ref()?;
         let text = joined_text(&message.parts);

@@ -49,8 +49,11 @@ pub struct Archive<'a> {
     pub details: Details,
     /// Total number of archived messages, including earlier compactions.
     pub archived: u32,
+    /// Number of messages that this compaction archives.
     pub newly_archived: usize,
+    /// What the summary should focus on.
     pub instructions: Option<&'a str>,
+    /// Which archived messages the summary covers.
     pub detail: Detail,
 }
 
@@ -89,7 +92,9 @@ pub type CompressCallback = Arc<dyn Fn(&ToolOutput, usize) -> Option<String> + S
 /// Callbacks of the Rust API that replace the default handling of tool output.
 #[derive(Clone, Default)]
 pub struct Callbacks {
+    /// Replaces a masked tool output.
     pub mask: Option<MaskCallback>,
+    /// Shortens a tool output that is over the limit.
     pub compress: Option<CompressCallback>,
 }
 

@@ -41,14 +41,17 @@ pub enum Method {
 }
 
 impl Method {
+    /// The names of all methods, for messages.
     pub const NAMES: &'static str = "truncate, observation_mask, llm or custom";
 
+    /// The method with this name.
     pub fn from_name(name: &str) -> Option<Self> {
         [Self::Truncate, Self::ObservationMask, Self::Llm, Self::Custom]
             .into_iter()
             .find(|method| method.strategy().as_str() == name)
     }
 
+    /// The strategy that a compaction entry records.
     pub fn strategy(self) -> Strategy {
         match self {
             Method::Truncate => Strategy::Truncate,
@@ -62,12 +65,14 @@ impl Method {
 /// Which archived messages the summary covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Detail {
+    /// All archived messages.
     #[default]
     Everything,
     /// Skip mere acknowledgements, empty results and the engine's notes. Used from pressure level orange on.
     WithoutLowValue,
 }
 
+/// Options of a compaction. `docs/spec/compaction.md` describes them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct CompactOptions {
     /// Number of messages to keep. If `keep_recent_tokens` is also set, the stricter limit applies.
@@ -80,6 +85,7 @@ pub struct CompactOptions {
     pub token_threshold: Option<u64>,
     /// Maximum length of a kept tool result. Longer results are shortened.
     pub tool_output_max_chars: Option<u32>,
+    /// How older messages are replaced.
     pub compact_strategy: Method,
     /// If the compacted context is larger than this, `hard_limit_strategy` runs on it.
     pub hard_limit_tokens: Option<u64>,
@@ -91,14 +97,18 @@ pub struct CompactOptions {
     pub detail: Detail,
 }
 
+/// An invalid option.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{key}: {why}")]
 pub struct OptionError {
+    /// The option's key.
     pub key: String,
+    /// The reason.
     pub why: String,
 }
 
 impl OptionError {
+    /// Create the error for an option.
     pub fn new(key: &str, why: impl Into<String>) -> Self {
         // The client chooses the key, so it may have any length.
         Self { key: key.chars().take(64).collect(), why: why.into() }
@@ -106,6 +116,7 @@ impl OptionError {
 }
 
 impl CompactOptions {
+    /// Parse options from a JSON object. Unknown keys are refused.
     pub fn from_json(value: &Value) -> Result<Self, OptionError> {
         let Value::Object(fields) = value else {
             return Err(OptionError::new("options", format!("expected an object, not {}", kind_of(value))));
@@ -168,7 +179,9 @@ impl CompactOptions {
 /// The limits on the kept messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Keep {
+    /// Maximum number of messages.
     pub messages: Option<usize>,
+    /// Maximum number of tokens.
     pub tokens: Option<u64>,
 }
 

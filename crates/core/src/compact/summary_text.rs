@@ -25,6 +25,7 @@ pub struct Digest {
 }
 
 impl Digest {
+    /// A digest that has only a story.
     pub fn of_story(story: String) -> Self {
         Self { story, ..Self::default() }
     }

@@ -10,14 +10,19 @@ use super::upcast::{LOG_VERSION, upcast};
 use super::{Body, Kind};
 use crate::content::Part;
 
+/// An entry that cannot be decoded.
 #[derive(Debug, thiserror::Error)]
 pub enum CodecError {
+    /// The fields do not match the entry's kind.
     #[error("failed to decode a {kind} entry: {source}", kind = kind.as_str())]
     Malformed { kind: Kind, source: serde_json::Error },
+    /// The entry has no readable `type`.
     #[error("not an entry: {0}")]
     NoType(serde_json::Error),
+    /// The entry's `type` is not known.
     #[error("this version of Sapwood does not know entries of type {0:?}")]
     UnknownType(String),
+    /// A newer version of Sapwood wrote the entry.
     #[error("the log has format version {found}, but this version of Sapwood reads only up to {LOG_VERSION}")]
     TooNew { found: u32 },
 }

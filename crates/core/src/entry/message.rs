@@ -8,17 +8,23 @@ use crate::content::{BlobRef, Json, Part, is_false, present};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Origin {
+    /// The channel's name, such as the name of a chat system.
     pub channel: String,
+    /// The message that this one answers, in the channel's own terms.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reply_to: Option<String>,
+    /// Files that came with the message.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub attachments: Vec<BlobRef>,
 }
 
+/// A message from a user.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct UserMessage {
+    /// The content.
     pub parts: Vec<Part>,
+    /// Where the message came from, if it came through a channel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<Origin>,
 }
@@ -28,12 +34,17 @@ pub struct UserMessage {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = TokenUsage))]
 #[serde(default)]
 pub struct Usage {
+    /// Input tokens, without cache reads and writes.
     pub input: u64,
+    /// Output tokens, including reasoning.
     pub output: u64,
+    /// Input tokens read from the provider's cache.
     #[serde(skip_serializing_if = "is_zero")]
     pub cache_read: u64,
+    /// Input tokens written to the provider's cache.
     #[serde(skip_serializing_if = "is_zero")]
     pub cache_write: u64,
+    /// Output tokens used for reasoning.
     #[serde(skip_serializing_if = "is_zero")]
     pub reasoning: u64,
 }
@@ -66,42 +77,59 @@ impl std::ops::AddAssign for Usage {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = StopReason))]
 #[serde(rename_all = "snake_case")]
 pub enum Stop {
+    /// The answer is complete.
     #[default]
     Stop,
+    /// The answer reached the token limit.
     Length,
+    /// The model calls tools.
     ToolUse,
+    /// The provider filtered the answer.
     ContentFilter,
+    /// The call failed.
     Error,
+    /// The call was cancelled.
     Aborted,
 }
 
+/// An answer of a model.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct AssistantMessage {
+    /// The content.
     pub parts: Vec<Part>,
     /// The model that actually answered, even after a failover.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
+    /// The tokens that the call used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<Usage>,
     /// Billionths of a US dollar; absent if the model's price is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost_nano_usd: Option<u64>,
+    /// Why the model stopped.
     #[serde(default)]
     pub stop: Stop,
 }
 
+/// The result of a tool call.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ToolResult {
+    /// The id of the call.
     pub call_id: String,
+    /// The name of the tool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool: Option<String>,
+    /// The content.
     pub parts: Vec<Part>,
+    /// Whether the tool failed.
     #[serde(default, skip_serializing_if = "is_false")]
     pub is_error: bool,
+    /// How long the tool ran, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub duration_ms: Option<u64>,
+    /// Whether the call was interrupted, so that its effect is unknown.
     #[serde(default, skip_serializing_if = "is_false")]
     pub interrupted: bool,
     /// The whole output, if `parts` contains only its head and tail.
@@ -113,7 +141,9 @@ pub struct ToolResult {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct SystemNote {
+    /// The text.
     pub text: String,
+    /// Why the engine added the note.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
@@ -122,10 +152,14 @@ pub struct SystemNote {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct CustomMessage {
+    /// The program's name for this kind of message.
     pub custom_type: String,
+    /// The content that the model receives.
     pub parts: Vec<Part>,
+    /// Whether the message is shown to people.
     #[serde(default, skip_serializing_if = "is_false")]
     pub display: bool,
+    /// Further data for the program.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub details: Option<Json>,
 }

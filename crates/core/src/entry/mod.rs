@@ -35,7 +35,9 @@ use crate::scope::Principal;
 /// Whether a body becomes the leaf.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stance {
+    /// The entry is attached to the tree and becomes the leaf.
     InTree,
+    /// The entry is only in the log.
     OutsideTree,
 }
 
@@ -43,33 +45,44 @@ macro_rules! bodies {
     ($($code:literal $variant:ident $name:literal $stance:ident;)*) => {
         /// The kind of an entry. The numbers are stored on disk: never reuse one.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-        pub enum Kind { $($variant = $code,)* }
+        pub enum Kind {
+            $(#[doc = concat!("`", $name, "`: see [`", stringify!($variant), "`].")] $variant = $code,)*
+        }
 
         /// The content of an entry.
         #[derive(Debug, Clone, PartialEq)]
-        pub enum Body { $($variant($variant),)* }
+        pub enum Body {
+            $(#[doc = concat!("`", $name, "`.")] $variant($variant),)*
+        }
 
         impl Kind {
+            /// All kinds.
             pub const ALL: &'static [Kind] = &[$(Kind::$variant,)*];
 
+            /// The name in JSON.
             pub fn as_str(self) -> &'static str {
                 match self { $(Kind::$variant => $name,)* }
             }
+            /// The kind with this name.
             pub fn from_name(name: &str) -> Option<Kind> {
                 match name { $($name => Some(Kind::$variant),)* _ => None }
             }
+            /// The number on disk.
             pub fn code(self) -> u8 {
                 self as u8
             }
+            /// The kind with this number.
             pub fn from_code(code: u8) -> Option<Kind> {
                 match code { $($code => Some(Kind::$variant),)* _ => None }
             }
+            /// Whether entries of this kind become the leaf.
             pub fn stance(self) -> Stance {
                 match self { $(Kind::$variant => Stance::$stance,)* }
             }
         }
 
         impl Body {
+            /// The kind of this body.
             pub fn kind(&self) -> Kind {
                 match self { $(Body::$variant(_) => Kind::$variant,)* }
             }
@@ -236,28 +249,39 @@ impl Body {
 /// The metadata of an entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Meta {
+    /// The position in the log.
     pub seq: Seq,
+    /// The id, which increases with the position.
     pub id: EntryId,
     /// The parent entry. For a body outside the tree, the leaf at the time of writing.
     pub parent: Option<Seq>,
+    /// When the entry was written, or when it was created at its origin.
     pub at: TimestampMs,
+    /// The principal that wrote the entry.
     pub by: Principal,
+    /// The turn that the entry is part of.
     pub turn: Option<TurnId>,
+    /// The kind of the body.
     pub kind: Kind,
 }
 
 /// An entry as stores return it. The body is still encoded, so that it can be sent unchanged or decoded when needed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
+    /// The entry's metadata.
     pub meta: Meta,
+    /// The format version of the body.
     pub version: u32,
+    /// The encoded body.
     pub body: Vec<u8>,
 }
 
 /// A decoded entry.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Entry {
+    /// The entry's metadata.
     pub meta: Meta,
+    /// The content.
     pub body: Body,
 }
 
@@ -266,17 +290,22 @@ pub struct Entry {
 pub struct Draft {
     /// Minted by the store if absent. An import supplies the ids, which must increase (I13).
     pub id: Option<EntryId>,
+    /// When the entry is created.
     pub at: TimestampMs,
     /// The author, if not the caller: an import keeps the original author.
     pub by: Option<Principal>,
+    /// The turn that the entry is part of.
     pub turn: Option<TurnId>,
+    /// The content.
     pub body: Body,
 }
 
 impl Draft {
+    /// A draft with an id and an author that the store assigns.
     pub fn new(at: TimestampMs, body: impl Into<Body>) -> Self {
         Self { id: None, at, by: None, turn: None, body: body.into() }
     }
+    /// Make the entry part of a turn.
     pub fn in_turn(mut self, turn: TurnId) -> Self {
         self.turn = Some(turn);
         self
@@ -284,9 +313,11 @@ impl Draft {
 }
 
 impl Record {
+    /// Decode the body.
     pub fn decode(&self) -> Result<Body, codec::CodecError> {
         codec::decode(self.version, self.meta.kind, &self.body)
     }
+    /// Decode the record.
     pub fn into_entry(self) -> Result<Entry, codec::CodecError> {
         let body = self.decode()?;
         Ok(Entry { meta: self.meta, body })
@@ -294,6 +325,7 @@ impl Record {
 }
 
 impl Entry {
+    /// Encode the entry.
     pub fn to_record(&self) -> Record {
         Record { meta: self.meta.clone(), version: LOG_VERSION, body: codec::encode(&self.body) }
     }

@@ -10,6 +10,7 @@ use crate::scope::{Principal, Role};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct LeafMoved {
+    /// The new leaf; `None` for an empty context.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<EntryId>,
 }
@@ -18,14 +19,18 @@ pub struct LeafMoved {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Label {
+    /// The entry that gets the label.
     pub target: EntryId,
+    /// The label; `None` removes it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
 }
 
+/// A new title of the session.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct SessionNamed {
+    /// The title.
     pub title: String,
 }
 
@@ -43,10 +48,13 @@ pub fn fit_title(title: &str) -> Option<String> {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct CustomInfo {
+    /// The program's name for this kind of data.
     pub custom_type: String,
+    /// The data.
     pub data: Json,
 }
 
+/// Whether an artifact is an input or a result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
@@ -57,11 +65,15 @@ pub enum ArtifactUse {
     Artifact,
 }
 
+/// A file of the session, as an input or a deliverable.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ArtifactPut {
+    /// The file's name. A later artifact with the same name replaces it.
     pub name: String,
+    /// Whether the file is an input or a deliverable.
     pub usage: ArtifactUse,
+    /// The file's content.
     pub content: BlobRef,
 }
 
@@ -69,7 +81,9 @@ pub struct ArtifactPut {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct MemberChanged {
+    /// The principal whose role changes.
     pub member: Principal,
+    /// The new role; `None` removes the member.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub role: Option<Role>,
     /// The membership was imported and has no effect in this store. Exports omit this flag.
@@ -78,11 +92,13 @@ pub struct MemberChanged {
 }
 
 impl MemberChanged {
+    /// Give a principal a role, or remove it from the session.
     pub fn new(member: Principal, role: Option<Role>) -> Self {
         Self { member, role, elsewhere: false }
     }
 }
 
+/// Whether a session accepts entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
@@ -90,6 +106,7 @@ pub enum SessionState {
     /// The session has no messages yet.
     #[default]
     Created,
+    /// The session accepts entries.
     Active,
     /// Closed by its user; a new message reopens it.
     Closed,
@@ -98,6 +115,7 @@ pub enum SessionState {
 }
 
 impl SessionState {
+    /// The name in JSON.
     pub fn as_str(self) -> &'static str {
         match self {
             SessionState::Created => "created",
@@ -106,6 +124,7 @@ impl SessionState {
             SessionState::Archived => "archived",
         }
     }
+    /// The state with this name.
     pub fn from_name(name: &str) -> Option<Self> {
         [Self::Created, Self::Active, Self::Closed, Self::Archived]
             .into_iter()
@@ -113,18 +132,24 @@ impl SessionState {
     }
 }
 
+/// A change of the session's state.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct StateChanged {
+    /// The new state.
     pub state: SessionState,
+    /// The reason, for display.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
 
+/// A note that the session was exported.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Exported {
+    /// The format of the export.
     pub format: String,
+    /// Number of exported entries.
     pub entries: u32,
 }
 
@@ -133,8 +158,11 @@ pub struct Exported {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(tag = "what", rename_all = "snake_case")]
 pub enum GraftWhat {
+    /// An artifact of the source.
     Artifact { name: String },
+    /// A digest of the source: what was asked and answered.
     Digest,
+    /// The rounds `first` to `last` of the source, counted from 1.
     Rounds { first: u32, last: u32 },
 }
 
@@ -142,8 +170,11 @@ pub enum GraftWhat {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Graft {
+    /// The source session.
     pub source: SessionId,
+    /// The entry of the source at which the content is pinned.
     pub upto: EntryId,
+    /// Which content is included.
     #[serde(flatten)]
     pub what: GraftWhat,
 }

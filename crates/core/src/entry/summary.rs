@@ -11,23 +11,36 @@ use crate::id::EntryId;
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = CompactionStrategy))]
 #[serde(rename_all = "snake_case")]
 pub enum Strategy {
+    /// Each older message became one line.
     Truncate,
+    /// Text was kept, and long tool outputs were replaced with their first line and size.
     ObservationMask,
+    /// A model wrote a summary.
     Llm,
+    /// The caller's own compactor wrote the summary.
     Custom,
+    /// Only the last messages were kept, at the caller's request.
     Trim,
+    /// Only the last messages were kept, because the session was idle.
     Prune,
+    /// Another program compacted the session.
     Imported,
 }
 
+/// What caused a compaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = CompactionTrigger))]
 #[serde(rename_all = "snake_case")]
 pub enum Trigger {
+    /// A caller requested it.
     Manual,
+    /// The context was close to the model's limit.
     Pressure,
+    /// The context exceeded the model's limit.
     Overflow,
+    /// The session was idle.
     Inactivity,
+    /// Another program compacted the session.
     Imported,
 }
 
@@ -36,19 +49,25 @@ pub enum Trigger {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = SummaryDetails))]
 #[serde(default)]
 pub struct Details {
+    /// Files that were read.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub files_read: Vec<String>,
+    /// Files that were changed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub files_changed: Vec<String>,
+    /// Facts that were established.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub facts: Vec<String>,
+    /// Decisions that were made.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub decisions: Vec<String>,
+    /// Work that is not finished.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub open_items: Vec<String>,
 }
 
 impl Strategy {
+    /// The name in JSON.
     pub fn as_str(self) -> &'static str {
         match self {
             Strategy::Truncate => "truncate",
@@ -63,27 +82,36 @@ impl Strategy {
 }
 
 impl Details {
+    /// Whether all lists are empty.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 }
 
+/// Replaces older messages of the context.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Compaction {
+    /// The text that replaces the older messages.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub summary: Option<String>,
     /// The oldest entry that is kept in the context. If absent, nothing before the compaction is kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_kept: Option<EntryId>,
+    /// How the messages were replaced.
     pub strategy: Strategy,
+    /// What caused the compaction.
     pub trigger: Trigger,
+    /// Tokens of the context before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens_before: Option<u64>,
+    /// Tokens of the context after.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens_after: Option<u64>,
+    /// Details that the next summary includes.
     #[serde(default, skip_serializing_if = "Details::is_empty")]
     pub details: Details,
+    /// Whether a hook supplied the summary.
     #[serde(default, skip_serializing_if = "is_false")]
     pub from_hook: bool,
     /// The number of messages that the summary replaces, including those of earlier summaries.
@@ -124,8 +152,11 @@ impl Compaction {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct WrittenBy {
+    /// The model that wrote the summary.
     pub model: String,
+    /// Number of model calls.
     pub calls: u32,
+    /// The tokens that the calls used.
     #[serde(flatten)]
     pub usage: Usage,
     /// `None` if the price is unknown.
@@ -138,19 +169,25 @@ pub struct WrittenBy {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Shortened {
+    /// The entry with the long tool result.
     pub entry: EntryId,
+    /// The text that replaces it.
     pub text: String,
 }
 
+/// A summary of a branch that was left.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct BranchSummary {
+    /// The text.
     pub summary: String,
     /// The leaf of the abandoned branch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<EntryId>,
+    /// Details of the branch.
     #[serde(default, skip_serializing_if = "Details::is_empty")]
     pub details: Details,
+    /// Whether a hook supplied the summary.
     #[serde(default, skip_serializing_if = "is_false")]
     pub from_hook: bool,
 }

@@ -6,27 +6,36 @@ use super::message::Usage;
 use crate::content::{Json, Part, present};
 use crate::id::{EntryId, TurnId};
 
+/// The start of a turn.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default)]
 pub struct TurnStarted {
+    /// The trace id, as 32 hexadecimal digits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trace_id: Option<String>,
 }
 
+/// How a turn ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = TurnOutcome))]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
+    /// The model has answered.
     Completed,
+    /// A caller cancelled the turn.
     Cancelled,
+    /// An error ended the turn.
     Failed,
+    /// A limit ended the turn.
     Limited,
 }
 
+/// The end of a turn.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct TurnEnded {
+    /// How the turn ended.
     pub outcome: Outcome,
     /// The reason, for failed and limited turns: `turn_limit`, `budget_exceeded`, `context_overflow` …
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -34,47 +43,65 @@ pub struct TurnEnded {
     /// A description for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
+    /// The tokens that the turn used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<Usage>,
+    /// The cost of the turn in billionths of a US dollar.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost_nano_usd: Option<u64>,
 }
 
+/// What the model does in a round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ActionKind {
+    /// It answers.
     Answer,
+    /// It calls a tool.
     Tool,
+    /// It delegates work to another session.
     Delegate,
+    /// It asks a person.
     AskUser,
 }
 
+/// The action of a round.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = RoundAction))]
 pub struct Action {
+    /// What kind of action it is.
     pub kind: ActionKind,
+    /// The tool's name, or a short description.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub what: String,
 }
 
+/// How a round ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum RoundStatus {
+    /// The action succeeded.
     Ok,
+    /// The action failed.
     Error,
+    /// The action was interrupted.
     Interrupted,
     /// Tool input did not match its schema. The model gets the error and retries.
     Malformed,
 }
 
+/// The result of a round.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RoundResult {
+    /// How the round ended.
     pub status: RoundStatus,
+    /// The tokens that the round used.
     #[serde(default)]
     pub tokens: u64,
+    /// The cost of the round in billionths of a US dollar.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost_nano_usd: Option<u64>,
 }
@@ -84,24 +111,33 @@ pub struct RoundResult {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Round {
+    /// The number of the round.
     pub number: u32,
+    /// What the model does.
     pub action: Action,
+    /// The result; `None` while the action runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<RoundResult>,
     /// The model's rating of its answer, from 0 to 1; absent if the answer had no rating.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub confidence: Option<f32>,
+    /// The trace id, as 32 hexadecimal digits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trace_id: Option<String>,
 }
 
+/// A question that a person must answer before the turn continues.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ApprovalAsked {
+    /// The id of the approval.
     pub approval: String,
+    /// The question.
     pub question: String,
+    /// The tool call that needs approval.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub call_id: Option<String>,
+    /// Further data about the question.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub details: Option<Json>,
 }
@@ -114,19 +150,26 @@ impl ApprovalAsked {
     }
 }
 
+/// A person's answer to an approval.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ApprovalAnswer {
+    /// The action may run.
     Approved,
+    /// The action must not run.
     Denied,
 }
 
+/// An answer to an approval. The first answer counts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ApprovalAnswered {
+    /// The id of the approval.
     pub approval: String,
+    /// The answer.
     pub answer: ApprovalAnswer,
+    /// The person's reason, which the model sees.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
@@ -146,7 +189,9 @@ pub enum Queue {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct InputQueued {
+    /// When the input is used.
     pub queue: Queue,
+    /// The content.
     pub parts: Vec<Part>,
 }
 
@@ -154,6 +199,7 @@ pub struct InputQueued {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct InputTaken {
+    /// The entry with the queued input.
     pub input: EntryId,
 }
 
@@ -161,5 +207,6 @@ pub struct InputTaken {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct CancelAsked {
+    /// The turn to cancel.
     pub turn: TurnId,
 }

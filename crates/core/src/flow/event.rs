@@ -78,15 +78,20 @@ pub enum RunEvent {
     },
 }
 
+/// How a run ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RunOutcome {
+    /// All nodes are done.
     Completed,
+    /// A node failed.
     Failed,
+    /// A caller cancelled the run.
     Cancelled,
 }
 
 impl RunOutcome {
+    /// The name in JSON.
     pub fn as_str(self) -> &'static str {
         match self {
             RunOutcome::Completed => "completed",

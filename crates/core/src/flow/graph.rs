@@ -21,22 +21,30 @@ pub const READINGS_BYTES_MAX: usize = 1 << 20;
 /// The agent of nodes that do not specify an agent.
 pub const AGENT_DEFAULT: &str = "default";
 
+/// A graph of roles that hand work to each other.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Flow {
+    /// The flow's id.
     pub id: String,
+    /// A name for display.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// Where roles store their records, relative to the working directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub record_folder: Option<String>,
+    /// The roles by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub roles: BTreeMap<String, FlowRole>,
+    /// The agents that the flow defines, by id.
     pub agents: BTreeMap<String, Agent>,
+    /// The nodes.
     pub nodes: Vec<Node>,
+    /// The edges between the nodes.
     pub edges: Vec<Edge>,
     /// The text of each reading, by its name in the index.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub readings: BTreeMap<String, String>,
+    /// The pass in which roles reflect on their work.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub improvement: Option<Improvement>,
 }
@@ -44,27 +52,37 @@ pub struct Flow {
 /// A role. `curator_2` is another instance of `curator`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct FlowRole {
+    /// What the role does, for its system prompt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
+    /// The id of the role's agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<String>,
+    /// The names of the texts that the role must read.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub readings: Vec<String>,
 }
 
+/// A step of a flow.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Node {
+    /// The node's id.
     pub id: String,
+    /// What the node does.
     pub kind: NodeKind,
+    /// A name for display.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// The role instance whose session the node works in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub role: Option<String>,
+    /// The id of the node's agent, if it differs from the role's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<String>,
+    /// The task, a template with the input and the artifacts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt: Option<String>,
+    /// Further tools for this node.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tools: Vec<String>,
     /// The id of the session to use, which may belong to another run.
@@ -73,19 +91,25 @@ pub struct Node {
     /// The role, node or session to fork. The node works in the fork.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fork_from: Option<String>,
+    /// When the node starts.
     #[serde(default)]
     pub join: Join,
+    /// Which forward edges the node has to hand off to.
     #[serde(default)]
     pub route: Route,
+    /// How the node ends.
     #[serde(default)]
     pub handoff: HandoffBy,
+    /// Whether a person's approval is required.
     #[serde(default)]
     pub consent: Consent,
+    /// The names of further texts to read.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub readings: Vec<String>,
 }
 
 impl Node {
+    /// A node with default settings.
     pub fn new(id: impl Into<String>, kind: NodeKind) -> Self {
         Self {
             id: id.into(),
@@ -122,12 +146,16 @@ impl Node {
     }
 }
 
+/// What a node does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NodeKind {
+    /// It provides the run's input.
     Input,
+    /// A role works on its task.
     #[default]
     Agent,
+    /// It collects the run's results.
     Output,
 }
 
@@ -146,6 +174,7 @@ pub enum Join {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Route {
+    /// All forward edges.
     #[default]
     All,
     /// One or more edges, chosen by the node.
@@ -167,15 +196,21 @@ pub enum HandoffBy {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Consent {
+    /// No approval is needed.
     #[default]
     None,
+    /// A person must approve.
     Person,
 }
 
+/// A connection between two nodes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Edge {
+    /// The id of the node where the edge starts.
     pub from: String,
+    /// The id of the node where the edge ends.
     pub to: String,
+    /// The direction of the work.
     #[serde(default)]
     pub kind: EdgeKind,
     /// The required name of the artifact that is sent over this edge.
@@ -183,9 +218,11 @@ pub struct Edge {
     pub artifact: Option<String>,
 }
 
+/// The direction of an edge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EdgeKind {
+    /// Work is handed over.
     #[default]
     Forward,
     /// Work returns to an earlier node. The nodes in between reopen, and the sender waits.
@@ -196,21 +233,25 @@ pub enum EdgeKind {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Improvement {
+    /// The order in which roles reflect.
     #[serde(default)]
     pub order: Order,
     /// The prompt for each role; defaults to a built-in question.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt: Option<String>,
+    /// The role that comments on the reflections.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub feedback: Option<Feedback>,
 }
 
+/// The order in which roles reflect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Order {
     /// One role after the other, in graph order.
     #[default]
     Graph,
+    /// All roles at the same time.
     SideBySide,
 }
 
@@ -218,18 +259,23 @@ pub enum Order {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Feedback {
+    /// The role that gives feedback.
     pub role: String,
+    /// The id of its agent.
     #[serde(default, rename = "agent_ref", skip_serializing_if = "Option::is_none")]
     pub agent: Option<String>,
+    /// Its task.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt: Option<String>,
 }
 
 impl Flow {
+    /// The node with this id.
     pub fn node(&self, id: &str) -> Option<&Node> {
         self.nodes.iter().find(|node| node.id == id)
     }
 
+    /// The name, or the id if the flow has no name.
     pub fn title(&self) -> &str {
         self.name.as_deref().unwrap_or(&self.id)
     }

@@ -17,6 +17,7 @@ use crate::id::SessionId;
 pub struct Mistake {
     /// `node draft`, `edge draft → review`, `role owner`.
     pub place: String,
+    /// The reason.
     pub why: String,
 }
 

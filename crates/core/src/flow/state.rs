@@ -15,26 +15,31 @@ use super::template::{FEEDBACK_WORK, REFLECT, template_names};
 pub const IMPROVE: &str = "@improve.";
 pub const FEEDBACK: &str = "@feedback";
 
+/// The state of a node in a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NodeStatus {
     /// Not entered yet.
     #[default]
     Idle,
+    /// The node is being visited.
     Running,
     /// The node waits for a person's answer.
     Waiting,
     /// The node returned work or reported that it waits. It continues when new input arrives.
     Holding,
+    /// The latest visit succeeded.
     Done,
     /// The role ended the node without a handoff.
     Closed,
     /// Every path to the node was closed.
     Skipped,
+    /// The latest visit failed.
     Failed,
 }
 
 impl NodeStatus {
+    /// The name in JSON.
     pub fn as_str(self) -> &'static str {
         match self {
             NodeStatus::Idle => "idle",
@@ -89,28 +94,38 @@ impl IncomingCounts {
     }
 }
 
+/// The state of an edge in a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EdgeStatus {
+    /// The work was not handed over yet.
     #[default]
     Open,
+    /// The work was handed over.
     Completed,
     /// No artifact will be sent over this edge.
     Closed,
 }
 
+/// The phase of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
+    /// The roles do their work.
     #[default]
     Forward,
+    /// The roles reflect on their work.
     Improvement,
 }
 
+/// The end of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ended {
+    /// How the run ended.
     pub outcome: RunOutcome,
+    /// The error code of a failed run.
     pub code: Option<String>,
+    /// A description for people.
     pub message: Option<String>,
 }
 

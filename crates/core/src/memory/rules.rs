@@ -213,6 +213,7 @@ fn normalize(text: &str) -> Option<String> {
 const ERRORS_MIN: usize = 2;
 /// Maximum length of an error and of the working input, in characters.
 const ERROR_CHARS_MAX: usize = 200;
+/// Maximum length of a call's input, in characters.
 const INPUT_CHARS_MAX: usize = 160;
 
 struct RepeatedError {

@@ -8,28 +8,47 @@ use crate::scope::Principal;
 /// An action for the audit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AuditNote {
+    /// What was done.
     pub action: AuditAction,
+    /// The session that it was done to.
     pub session: Option<SessionId>,
+    /// Further information.
     pub detail: Option<String>,
 }
 
+/// What the audit records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AuditAction {
+    /// A session was created.
     Create,
+    /// A session was opened.
     Open,
+    /// A session was read.
     Read,
+    /// A session was changed.
     Edit,
+    /// A session was forked.
     Fork,
+    /// A member was added, changed or removed.
     Share,
+    /// A session was archived.
     Archive,
+    /// An archived session was reopened.
     Reopen,
+    /// A session was closed.
     Close,
+    /// A session was erased.
     Erase,
+    /// A session was exported.
     Export,
+    /// A session was imported.
     Import,
+    /// An API key was created or revoked.
     KeyChange,
+    /// A tenant was created.
     TenantChange,
+    /// A memory was created, changed or deleted.
     MemoryChange,
 }
 
@@ -39,14 +58,21 @@ const AUDIT_LINE_BYTES: usize = 512;
 /// One line of a tenant's audit. Its hash covers the line and the previous line's hash.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AuditLine {
+    /// The number of the line, from 1.
     pub number: u64,
+    /// When it was done.
     pub at: TimestampMs,
+    /// The principal that did it.
     pub by: Principal,
+    /// What was done.
     pub action: AuditAction,
+    /// The session that it was done to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<SessionId>,
+    /// Further information.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
+    /// The hash of this line and the previous hash.
     pub hash: String,
 }
 
@@ -66,6 +92,7 @@ impl AuditLine {
         line
     }
 
+    /// The hash that the line should have after the line with the hash `previous`.
     pub fn expected_hash(&self, previous: &str) -> String {
         let fields = (previous, self.number, self.at, &self.by, self.action, &self.session, &self.detail);
         let mut text = Vec::with_capacity(AUDIT_LINE_BYTES);

@@ -20,6 +20,7 @@ pub const WHOLE_BLOB_BYTES_MAX: usize = 64 << 20;
 pub trait Blobs: Send + Sync {
     /// Begin the upload of a blob.
     async fn begin_blob<'s>(&'s self, scope: &Scope) -> Result<Box<dyn BlobSink + 's>>;
+    /// The size of a blob in bytes.
     async fn blob_size(&self, scope: &Scope, blob: BlobHash) -> Result<u64>;
     /// Read bytes starting at `from`: at most `limit`, at most [`BLOB_CHUNK_BYTES_MAX`], and at most up to the blob's
     /// end. Corrupted bytes are never returned.

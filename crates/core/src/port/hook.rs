@@ -23,18 +23,23 @@ pub const ACTIONS_MAX: usize = 4;
 pub const EVENT_TEXT_CHARS_MAX: usize = 16_000;
 
 macro_rules! names {
-    ($($variant:ident $name:literal;)*) => {
+    ($($variant:ident $name:literal $doc:literal;)*) => {
         /// When a hook is called.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
         #[serde(rename_all = "snake_case")]
-        pub enum HookName { $($variant,)* }
+        pub enum HookName {
+            $(#[doc = $doc] $variant,)*
+        }
 
         impl HookName {
+            /// All names.
             pub const ALL: &'static [HookName] = &[$(HookName::$variant,)*];
 
+            /// The name in configuration files and JSON.
             pub fn as_str(self) -> &'static str {
                 match self { $(HookName::$variant => $name,)* }
             }
+            /// The event with this name.
             pub fn from_name(name: &str) -> Option<Self> {
                 match name { $($name => Some(HookName::$variant),)* _ => None }
             }
@@ -43,27 +48,27 @@ macro_rules! names {
 }
 
 names! {
-    SessionStart    "session_start";
-    SessionEnd      "session_end";
-    BeforeSend      "before_send";
-    BeforeTurn      "before_turn";
-    AfterTurn       "after_turn";
-    BeforeModel     "before_model";
-    AfterModel      "after_model";
-    BeforeTool      "before_tool";
-    AfterTool       "after_tool";
-    BeforeCompact   "before_compact";
-    AfterCompact    "after_compact";
-    BeforeBranch    "before_branch";
-    AfterBranch     "after_branch";
-    BeforeFork      "before_fork";
-    AfterFork       "after_fork";
-    BeforeExport    "before_export";
-    OnError         "on_error";
-    OnLowConfidence "on_low_confidence";
-    OnPressure      "on_pressure";
-    OnArchive       "on_archive";
-    OnMemory        "on_memory";
+    SessionStart    "session_start"    "A session was created.";
+    SessionEnd      "session_end"      "A session was closed, archived or erased.";
+    BeforeSend      "before_send"      "Input is about to be sent, or added to a running turn.";
+    BeforeTurn      "before_turn"      "A turn has started, and its model was not called yet.";
+    AfterTurn       "after_turn"       "A turn has ended.";
+    BeforeModel     "before_model"     "A model is about to be called.";
+    AfterModel      "after_model"      "A model has answered.";
+    BeforeTool      "before_tool"      "A tool is about to run.";
+    AfterTool       "after_tool"       "A tool has run, or was refused.";
+    BeforeCompact   "before_compact"   "A context is about to be compacted.";
+    AfterCompact    "after_compact"    "A context was compacted.";
+    BeforeBranch    "before_branch"    "The leaf is about to be moved.";
+    AfterBranch     "after_branch"     "The leaf was moved.";
+    BeforeFork      "before_fork"      "A session is about to be forked.";
+    AfterFork       "after_fork"       "A session was forked.";
+    BeforeExport    "before_export"    "A session is about to be exported.";
+    OnError         "on_error"         "A turn failed, or could not continue.";
+    OnLowConfidence "on_low_confidence" "An answer was rated below its agent's threshold.";
+    OnPressure      "on_pressure"      "The context has reached a higher level of token pressure.";
+    OnArchive       "on_archive"       "A session was archived.";
+    OnMemory        "on_memory"        "A memory was learned from a session, strengthened or superseded.";
 }
 
 impl std::fmt::Display for HookName {
@@ -75,12 +80,17 @@ impl std::fmt::Display for HookName {
 /// An event that has happened or is about to happen.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct HookEvent {
+    /// The event's name.
     pub hook: HookName,
+    /// The session of the event.
     pub session: SessionId,
+    /// The session's tenant.
     pub tenant: TenantId,
     /// The principal that caused the event.
     pub by: Principal,
+    /// When the event happened.
     pub at: TimestampMs,
+    /// The turn of the event, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub turn: Option<TurnId>,
     /// The nesting depth: the number of hook actions in the chain that led to this event.
@@ -96,19 +106,15 @@ pub struct HookEvent {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(tag = "verdict", rename_all = "snake_case")]
 pub enum Verdict {
+    /// Continue unchanged.
     #[default]
     GoOn,
-    Refuse {
-        reason: String,
-    },
+    /// Do not perform the action.
+    Refuse { reason: String },
     /// Continue with these fields replaced.
-    Change {
-        data: Value,
-    },
+    Change { data: Value },
     /// Use this result instead of performing the action.
-    Supply {
-        data: Value,
-    },
+    Supply { data: Value },
 }
 
 /// An action in another session, with the rights of the principal that installed the hook.
@@ -131,7 +137,9 @@ pub enum HookAction {
 /// A hook's answer: its decision and its actions.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct HookAnswer {
+    /// The decision. Hooks that run after an event can only continue.
     pub verdict: Verdict,
+    /// Actions in other sessions.
     pub actions: Vec<HookAction>,
 }
 
@@ -190,12 +198,16 @@ impl HookAnswer {
     }
 }
 
+/// A hook that failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum HookError {
+    /// The hook took too long.
     #[error("it took longer than {after_ms} ms")]
     TimedOut { after_ms: u64 },
+    /// The hook's answer is not valid.
     #[error("its answer is not valid: {why}")]
     Answer { why: String },
+    /// The hook returned an error.
     #[error("{why}")]
     Failed { why: String },
 }
@@ -203,6 +215,7 @@ pub enum HookError {
 /// A hook implementation. Dropping the future stops its work.
 #[async_trait]
 pub trait Hook: Send + Sync {
+    /// Decide about an event, or take note of it.
     async fn call(&self, event: &HookEvent) -> Result<HookAnswer, HookError>;
     /// The hook's command or address, for display.
     fn describe(&self) -> String;

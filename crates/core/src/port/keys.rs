@@ -25,6 +25,7 @@ pub enum Grant {
 }
 
 impl Grant {
+    /// The right with this name.
     pub fn from_name(name: &str) -> Option<Self> {
         match name {
             "read" => Some(Grant::Read),
@@ -40,25 +41,34 @@ impl Grant {
 pub struct ApiKey {
     /// The public id of the key.
     pub id: String,
+    /// The tenant that the key belongs to.
     pub tenant: TenantId,
+    /// The user that the key acts for.
     pub user: UserName,
     /// The hash of the secret.
     pub hash: BlobHash,
+    /// A name for display.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
+    /// The rights of the key.
     pub grants: Vec<Grant>,
+    /// When the key was created.
     pub created_at: TimestampMs,
+    /// When the key stops being valid.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<TimestampMs>,
+    /// When the key was revoked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revoked_at: Option<TimestampMs>,
 }
 
 impl ApiKey {
+    /// Whether the key is neither revoked nor expired.
     pub fn is_valid(&self, now: TimestampMs) -> bool {
         self.revoked_at.is_none() && self.expires_at.is_none_or(|end| now < end)
     }
 
+    /// Whether the key has this right.
     pub fn allows(&self, grant: Grant) -> bool {
         self.grants.contains(&grant)
     }
@@ -85,5 +95,6 @@ pub trait Keys: Send + Sync {
     async fn has_keys(&self) -> Result<bool>;
     /// Register the scope's tenant.
     async fn put_tenant(&self, scope: &Scope, now: TimestampMs) -> Result<()>;
+    /// All tenants of the store.
     async fn list_tenants(&self) -> Result<Vec<TenantId>>;
 }

@@ -72,16 +72,21 @@ impl From<Belongs> for String {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MemoryKind {
+    /// A fact about the user's world.
     Fact,
+    /// How the user wants something done.
     Preference,
+    /// A decision that was made.
     Decision,
     /// An error and its fix.
     ErrorPattern,
 }
 
 impl MemoryKind {
+    /// All kinds.
     pub const ALL: [Self; 4] = [Self::Fact, Self::Preference, Self::Decision, Self::ErrorPattern];
 
+    /// The name in JSON.
     pub fn as_str(self) -> &'static str {
         match self {
             MemoryKind::Fact => "fact",
@@ -90,6 +95,7 @@ impl MemoryKind {
             MemoryKind::ErrorPattern => "error_pattern",
         }
     }
+    /// The kind with this name.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.as_str() == name)
     }
@@ -101,6 +107,7 @@ impl MemoryKind {
 pub enum Learned {
     /// Written by a person or a program.
     ByHand,
+    /// Rules found it in a session.
     ByRules,
     /// Extracted by this model.
     ByModel(String),
@@ -109,26 +116,36 @@ pub enum Learned {
 /// The entries of one session that a memory was learned from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemorySource {
+    /// The session.
     pub session: SessionId,
+    /// The entries that support the memory.
     pub entries: Vec<EntryId>,
 }
 
 /// An embedding, quantised to small integers. This is precise enough for cosine similarity.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Embedding {
+    /// The model that computed the vector.
     pub model: String,
+    /// The vector, scaled to bytes.
     pub numbers: Vec<i8>,
 }
 
+/// A fact that later sessions can use.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Memory {
+    /// The memory's id.
     pub id: MemoryId,
+    /// Whose memory it is.
     pub belongs: Belongs,
+    /// What kind of fact it is.
     pub kind: MemoryKind,
+    /// The fact.
     pub text: String,
     /// Empty for memories that were added manually.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sources: Vec<MemorySource>,
+    /// How the memory was created.
     pub learned: Learned,
     /// The principal that created the memory. Set by the store.
     pub by: Principal,
@@ -136,10 +153,12 @@ pub struct Memory {
     pub version: u64,
     /// The creation time. Updates do not change it.
     pub created_at: TimestampMs,
+    /// When the memory last changed.
     pub updated_at: TimestampMs,
     /// The memory that contradicts and replaces this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub superseded_by: Option<MemoryId>,
+    /// The vector of the text, if an embedder is configured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub embedding: Option<Embedding>,
 }
@@ -172,10 +191,12 @@ impl Memory {
         scope.reach == Reach::Tenant || is_own
     }
 
+    /// Whether no newer memory supersedes this one.
     pub fn is_current(&self) -> bool {
         self.superseded_by.is_none()
     }
 
+    /// Whether this session supports the memory.
     pub fn is_from(&self, session: &SessionId) -> bool {
         self.sources.iter().any(|source| source.session == *session)
     }
@@ -205,6 +226,7 @@ impl Memory {
 /// The owners whose memories are listed. Memories that the caller may not see are never included.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Whose {
+    /// All memories that the caller can see.
     #[default]
     Any,
     /// The memories that a session of this principal may use: the principal's and the tenant's.
@@ -216,20 +238,27 @@ pub enum Whose {
 /// Whether to include superseded memories.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Standing {
+    /// Only memories that are not superseded.
     #[default]
     Current,
+    /// Also superseded memories.
     Any,
 }
 
+/// The filter of a memory list.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct MemoryFilter {
+    /// Whose memories are listed.
     pub whose: Whose,
+    /// Whether superseded memories are listed.
     pub standing: Standing,
+    /// Only memories of this kind.
     pub kind: Option<MemoryKind>,
     /// Only memories that this session supports.
     pub session: Option<SessionId>,
     /// Words that must all occur, as in [`SearchQuery`](super::store::SearchQuery). Empty matches all memories.
     pub text: String,
+    /// Maximum number of memories in the page.
     pub limit: usize,
     /// The previous page's [`Page::next`].
     pub cursor: Option<String>,

@@ -24,43 +24,71 @@ pub const REPLY_BYTES_MAX: usize = 8 << 20;
 /// A request to a model. `model` is `PROVIDER/NAME`, as in agents and settings.
 #[derive(Debug, Clone)]
 pub struct Request {
+    /// The model's name.
     pub model: String,
+    /// The system prompt.
     pub system: Option<String>,
+    /// The conversation, oldest message first.
     pub messages: Vec<RequestMessage>,
+    /// The tools that the model may call.
     pub tools: Vec<ToolSpec>,
+    /// The reasoning effort.
     pub thinking: Thinking,
+    /// The sampling temperature.
     pub temperature: Option<f32>,
+    /// Maximum number of tokens of the answer.
     pub output_tokens_max: Option<u32>,
 }
 
+impl Request {
+    /// The role of the last message; `None` if there are no messages.
+    pub fn last_role(&self) -> Option<Role> {
+        self.messages.last().map(|message| message.role)
+    }
+
+    /// The text of the last message, which is a user's message or the result of a tool.
+    pub fn last_text(&self) -> String {
+        let parts = self.messages.last().map(|message| message.parts.as_slice()).unwrap_or_default();
+        parts.iter().map(RequestPart::text).collect()
+    }
+}
+
+/// One message of a request.
 #[derive(Debug, Clone)]
 pub struct RequestMessage {
     /// A [`Role::Tool`] message has exactly one [`RequestPart::ToolResult`]. A [`Role::System`] message is a note from
     /// the engine in the middle of the conversation.
     pub role: Role,
+    /// The content.
     pub parts: Vec<RequestPart>,
 }
 
+/// One part of a message.
 #[derive(Debug, Clone)]
 pub enum RequestPart {
+    /// Text.
     Text(String),
     /// Sent only with a vendor signature from the same turn; otherwise adapters drop the reasoning.
-    Reasoning {
-        text: String,
-        signature: Option<Signature>,
-    },
+    Reasoning { text: String, signature: Option<Signature> },
+    /// A tool call by the model.
     ToolCall(ToolCall),
-    ToolResult {
-        call_id: String,
-        tool: String,
-        parts: Vec<RequestPart>,
-        is_error: bool,
-    },
-    Media {
-        mime: String,
-        name: Option<String>,
-        bytes: Arc<[u8]>,
-    },
+    /// The result of a tool call.
+    ToolResult { call_id: String, tool: String, parts: Vec<RequestPart>, is_error: bool },
+    /// An image, a recording or a file.
+    Media { mime: String, name: Option<String>, bytes: Arc<[u8]> },
+}
+
+impl RequestPart {
+    /// The text of this part. A tool's result has the text of its parts; other parts have none.
+    fn text(&self) -> String {
+        match self {
+            RequestPart::Text(text) => text.clone(),
+            RequestPart::ToolResult { parts, .. } => parts.iter().map(RequestPart::text).collect(),
+            RequestPart::Reasoning { .. } | RequestPart::ToolCall(_) | RequestPart::Media { .. } => {
+                String::new()
+            }
+        }
+    }
 }
 
 /// Data that a vendor requires back unchanged within a turn. It is never durable.
@@ -71,14 +99,19 @@ pub struct Signature(pub Arc<str>);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Thinking {
+    /// No reasoning.
     #[default]
     Off,
+    /// Little reasoning.
     Low,
+    /// Moderate reasoning.
     Medium,
+    /// As much reasoning as the model supports.
     High,
 }
 
 impl Thinking {
+    /// The name in agent files.
     pub fn as_str(self) -> &'static str {
         match self {
             Thinking::Off => "off",
@@ -87,6 +120,7 @@ impl Thinking {
             Thinking::High => "high",
         }
     }
+    /// The level with this name.
     pub fn from_name(name: &str) -> Option<Self> {
         match name {
             "off" => Some(Thinking::Off),
@@ -101,40 +135,37 @@ impl Thinking {
 /// One event of a streamed reply.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ReplyEvent {
+    /// The next fragment of the answer.
     Text(String),
+    /// The next fragment of the reasoning.
     Reasoning(String),
     /// Ends the current reasoning block. Reasoning that follows belongs to another block.
-    ReasoningEnd {
-        signature: Option<Signature>,
-        redacted: bool,
-    },
+    ReasoningEnd { signature: Option<Signature>, redacted: bool },
     /// A tool call begins. The adapter assigns `index`, which is unique within the reply.
-    CallBegan {
-        index: u32,
-        call_id: String,
-        name: String,
-    },
+    CallBegan { index: u32, call_id: String, name: String },
     /// The next fragment of the call's input, as text, because providers split JSON anywhere.
-    CallInput {
-        index: u32,
-        text: String,
-    },
+    CallInput { index: u32, text: String },
     /// Total usage of the call so far. Replaces earlier values.
     Usage(Usage),
     /// The reply is complete. A stream that ends without `Stop` was cut off.
     Stop(Stop),
 }
 
+/// The events of one reply. An error ends the stream.
 pub type ReplyStream = Pin<Box<dyn Stream<Item = Result<ReplyEvent, ModelError>> + Send>>;
 
 /// Prices in billionths of a US dollar per token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Price {
+    /// Input tokens.
     pub input: u64,
+    /// Output tokens.
     pub output: u64,
+    /// Input tokens read from the provider's cache.
     #[serde(default)]
     pub cache_read: u64,
+    /// Input tokens written to the provider's cache.
     #[serde(default)]
     pub cache_write: u64,
 }
@@ -157,20 +188,26 @@ impl Price {
 pub struct ModelFacts {
     /// The context window: tokens of one request and its answer. `None` if unknown.
     pub window_tokens: Option<u64>,
+    /// Maximum number of tokens of one answer. `None` if unknown.
     pub output_tokens_max: Option<u64>,
     /// `None` if unknown. Calls without a price count as unpriced, never as free.
     pub price: Option<Price>,
 }
 
+/// A model, or several models with different names.
 #[async_trait]
 pub trait Model: Send + Sync {
     /// Begin a call. An error returned here occurred before any output; later errors are in the stream. Dropping the
     /// stream cancels the call.
     async fn call(&self, request: &Request) -> Result<ReplyStream, ModelError>;
     /// The known properties of the model with this name.
-    fn facts(&self, model: &str) -> ModelFacts;
+    fn facts(&self, _model: &str) -> ModelFacts {
+        ModelFacts::default()
+    }
     /// The models that are currently available, for selection by a person.
-    fn names(&self) -> Vec<String>;
+    fn names(&self) -> Vec<String> {
+        Vec::new()
+    }
     /// Whether calling this model reads a file on this machine. The name of a file-backed model is accepted only from
     /// the operator or the local command line.
     fn is_file_backed(&self, _model: &str) -> bool {
@@ -178,32 +215,46 @@ pub trait Model: Send + Sync {
     }
 }
 
+/// A failed model call.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ModelError {
+    /// The provider's rate limit was reached. Transient.
     #[error("{model}: the provider's rate limit was reached")]
     RateLimited { model: String, retry_after_ms: Option<u64> },
+    /// The provider is overloaded. Transient.
     #[error("{model}: the provider is overloaded ({status})")]
     Overloaded { model: String, status: u16, retry_after_ms: Option<u64> },
+    /// The provider cannot be reached. Transient.
     #[error("{model}: the provider cannot be reached: {why}")]
     Unreachable { model: String, why: String },
+    /// The provider sent no data for too long. Transient.
     #[error("{model}: no data received for {waited_ms} ms")]
     Silent { model: String, waited_ms: u64 },
+    /// The stream ended before the reply was complete. Transient.
     #[error("{model}: the stream ended early: {why}")]
     Cut { model: String, why: String },
+    /// The stream cannot be decoded.
     #[error("{model}: failed to decode the stream: {what}")]
     Malformed { model: String, what: String },
+    /// The request is larger than the model's window. The engine compacts the context and retries.
     #[error("{model}: the request is larger than the model's window: {why}")]
     Overflow { model: String, why: String },
+    /// The provider refused the API key.
     #[error("{model}: the provider refused the key ({status}): {why}")]
     KeyRefused { model: String, status: u16, why: String },
+    /// No API key is set.
     #[error("{model} needs a key: {variable} is not set")]
     NoKey { model: String, variable: String },
+    /// There is no such model.
     #[error("there is no model {model}: {why}")]
     Unknown { model: String, why: String },
+    /// The provider refused the request.
     #[error("{model}: the provider refused the request ({status}): {why}")]
     Refused { model: String, status: u16, why: String },
+    /// The scripted model has no reply for this call.
     #[error("{model}: call {call} is not in the script")]
     Unscripted { model: String, call: u32 },
+    /// The reply exceeds a limit.
     #[error("{model}: the reply is over the limit of {limit} {unit}")]
     TooLarge { model: String, limit: usize, unit: &'static str },
 }

@@ -8,13 +8,17 @@ use crate::id::{EntryId, SessionId, TimestampMs};
 /// A session to create. The caller becomes its owner.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewSession {
+    /// The session's id.
     pub id: SessionId,
     /// When the session began. For an imported session this is the time at its origin.
     pub at: TimestampMs,
     /// When the session is created in this store, for the audit.
     pub now: TimestampMs,
+    /// The title.
     pub title: Option<String>,
+    /// The id of the session's agent.
     pub agent: Option<String>,
+    /// The working directory.
     pub cwd: Option<String>,
     /// The session that an imported session was forked from, in any store. Forks created here get it from their source.
     pub parent: Option<Lineage>,
@@ -25,6 +29,7 @@ pub struct NewSession {
 }
 
 impl NewSession {
+    /// A session without a title, an agent or a directory, created by a caller.
     pub fn new(id: SessionId, at: TimestampMs) -> Self {
         Self {
             id,
@@ -44,7 +49,9 @@ impl NewSession {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Lineage {
+    /// The session.
     pub session: SessionId,
+    /// The entry at which the sessions diverge; `None` if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<EntryId>,
 }
@@ -52,6 +59,8 @@ pub struct Lineage {
 /// Where an imported session came from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Origin {
+    /// The format that the session was imported from.
     pub format: String,
+    /// The session's id at its origin.
     pub id: String,
 }

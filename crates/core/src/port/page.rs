@@ -11,7 +11,9 @@ pub const PAGE_BYTES: usize = 256 << 10;
 /// One page of a list, with the cursor of the next page.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Page<T> {
+    /// The rows of the page.
     pub items: Vec<T>,
+    /// The cursor of the next page; `None` on the last page.
     pub next: Option<String>,
 }
 

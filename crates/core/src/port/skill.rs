@@ -40,17 +40,22 @@ impl SkillListing {
     }
 }
 
+/// A skill that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SkillError {
+    /// There is no such skill.
     #[error("there is no skill {name:.64}")]
     Unknown { name: String },
+    /// More skills than the limit are active.
     #[error("a session has at most {limit} active skills")]
     TooMany { limit: usize },
+    /// The skill's files cannot be read.
     #[error("{why}")]
     Unreadable { why: String },
 }
 
 impl SkillError {
+    /// The stable error code, for programs. Each code has a page in docs/errors.
     pub fn code(&self) -> &'static str {
         match self {
             SkillError::Unknown { .. } => "skill.not_found",

@@ -31,8 +31,10 @@ const REQUEST_HEX: usize = 32;
 /// Maximum TTL of a lease, in milliseconds. A stored lease with more time left was written with a wrong clock.
 pub const LEASE_TTL_MS_MAX: i64 = 10_000;
 
+/// Whether a session was created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Created {
+    /// The session is new.
     New,
     /// The session already existed and was left unchanged.
     Existed,
@@ -41,10 +43,12 @@ pub enum Created {
 /// A session that starts with a path of another session, by reference.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Fork {
+    /// The session to fork.
     pub source: SessionId,
     /// The entry to fork at; defaults to the source's leaf. With seq zero, or a source without a leaf, the fork is
     /// empty.
     pub at: Option<Seq>,
+    /// The new session.
     pub new: NewSession,
     /// Entries to append to the new fork. The store drops labels of entries that the fork does not share.
     pub drafts: Vec<Draft>,
@@ -62,7 +66,9 @@ pub enum Expect {
 /// Entries to append in one transaction: all of them or none (I4).
 #[derive(Debug, Clone, PartialEq)]
 pub struct Append {
+    /// The session to append to.
     pub session: SessionId,
+    /// Where the log must end.
     pub expect: Expect,
     /// The fence of the caller's lease. While another caller holds a lease, an append without a fence may only contain
     /// entries outside the tree, because the lease guards the leaf.
@@ -72,6 +78,7 @@ pub struct Append {
     /// The request's hash, from [`hash_request`]. The same key with another hash is refused. Without a hash, a repeated
     /// key always returns the first result.
     pub request: Option<String>,
+    /// The entries, in order.
     pub drafts: Vec<Draft>,
     /// An audit line to write in the same transaction.
     pub audit: Option<AuditNote>,
@@ -82,6 +89,7 @@ pub struct Append {
 }
 
 impl Append {
+    /// An append without conditions.
     pub fn new(session: SessionId, now: TimestampMs, drafts: Vec<Draft>) -> Self {
         Self {
             session,
@@ -110,6 +118,7 @@ pub fn hash_request(bodies: &[Body]) -> String {
 /// The result of an append.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Appended {
+    /// The end of the log after the append.
     pub head: Head,
     /// Seq and id of each entry, in the order of the drafts.
     pub entries: Vec<(Seq, EntryId)>,
@@ -130,7 +139,9 @@ pub enum Until {
 /// the entries are decoded, because callers fold them. A store can decode entries while it reads.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PathSlice {
+    /// The end of the log.
     pub head: Head,
+    /// The entries, oldest first.
     pub entries: Vec<Entry>,
     /// Entries up to this seq belong to the session that this session was forked from.
     pub inherited: u32,
@@ -139,23 +150,30 @@ pub struct PathSlice {
     /// Outcomes of turns started in this session whose `turn_started` follows the parent of the first entry. The slice
     /// contains all their entries on this path.
     pub ended_turns: Vec<(TurnId, Outcome)>,
+    /// The turn that is running, interrupted or waiting.
     pub open_turn: Option<TurnId>,
 }
 
 /// Whether a list starts with the newest or the oldest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ListOrder {
+    /// The newest first.
     #[default]
     NewestFirst,
+    /// The oldest first.
     OldestFirst,
 }
 
 /// The filter of a session list. [`crate::project::session_filter::SessionFilter`] defines its meaning for every store.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ListFilter {
+    /// Only sessions with this working directory.
     pub cwd: Option<String>,
+    /// Only sessions in this state.
     pub state: Option<SessionState>,
+    /// Only sessions of this agent.
     pub agent: Option<String>,
+    /// Only sessions of this owner.
     pub owner: Option<Principal>,
     /// Updated at this time or later.
     pub since: Option<TimestampMs>,
@@ -163,40 +181,55 @@ pub struct ListFilter {
     pub until: Option<TimestampMs>,
     /// Only sessions whose displayed title or id contains each of these words.
     pub title: Option<String>,
+    /// Which session comes first.
     pub order: ListOrder,
     /// Only sessions whose id has this prefix.
     pub id_prefix: Option<String>,
+    /// Maximum number of sessions in the page.
     pub limit: usize,
     /// The previous page's [`Page::next`].
     pub cursor: Option<String>,
 }
 
+/// A full-text search.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SearchQuery {
     /// Words that must all occur. "Quoted words" must occur together; a trailing * matches the rest of a word.
     pub text: String,
+    /// Only in this session.
     pub session: Option<SessionId>,
+    /// Maximum number of hits in the page.
     pub limit: usize,
+    /// The previous page's [`Page::next`].
     pub cursor: Option<String>,
 }
 
 /// One search hit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Hit {
+    /// The session.
     pub session: SessionId,
+    /// The session's title.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
+    /// The position of the entry.
     pub seq: Seq,
+    /// The entry's id.
     pub id: EntryId,
+    /// The entry's kind.
     pub kind: &'static str,
+    /// When the entry was written.
     pub at: TimestampMs,
+    /// The text around the hit.
     pub snippet: String,
 }
 
 /// The exclusive right to write to a session until the lease expires.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lease {
+    /// The session.
     pub session: SessionId,
+    /// The process that holds the lease.
     pub holder: String,
     /// Increases each time another holder acquires the lease. Appends with a smaller fence are refused.
     pub fence: u64,
@@ -209,13 +242,18 @@ pub struct Lease {
 pub struct Finding {
     /// The violated invariant, such as `I1`, or another kind of problem, such as `cache`.
     pub rule: &'static str,
+    /// Where the problem is.
     pub place: String,
+    /// What is wrong.
     pub what: String,
+    /// Whether it was repaired.
     pub repaired: bool,
 }
 
+/// Whether a check repairs what it finds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Repair {
+    /// Only report.
     No,
     /// Rebuild derived data. The log itself is never changed.
     Yes,
@@ -224,8 +262,11 @@ pub enum Repair {
 /// Operations on whole sessions.
 #[async_trait]
 pub trait Sessions: Send + Sync {
+    /// Create a session. An existing session is left unchanged.
     async fn create(&self, scope: &Scope, new: NewSession) -> Result<Created>;
+    /// Create a session that shares the path of another one.
     async fn fork(&self, scope: &Scope, fork: Fork) -> Result<Head>;
+    /// The session's summary row.
     async fn summary(&self, scope: &Scope, session: &SessionId) -> Result<Summary>;
     /// Read one page, newest first unless the filter sets another order. A store scans a limited number of sessions per
     /// call: a page of a filtered list can be short or empty and still have a `next`.
@@ -260,6 +301,7 @@ pub trait Sessions: Send + Sync {
 /// The entries of one session.
 #[async_trait]
 pub trait Log: Send + Sync {
+    /// Append entries in one transaction. Returns after they are durable.
     async fn append(&self, scope: &Scope, append: Append) -> Result<Appended>;
     /// Whether appends execute in the order in which they were first polled. If so, a caller may start an append before
     /// the previous one has returned, and expect the head that the previous append will produce.
@@ -300,6 +342,7 @@ pub trait Log: Send + Sync {
         leaf: Seq,
         count: u32,
     ) -> Result<Option<Seq>>;
+    /// Read one entry.
     async fn read_entry(&self, scope: &Scope, session: &SessionId, seq: Seq) -> Result<Record>;
     /// Find at most two entries whose id has the prefix: enough to decide whether the prefix is unique.
     async fn find_entries(&self, scope: &Scope, session: &SessionId, id_prefix: &str) -> Result<Vec<Record>>;
@@ -318,6 +361,7 @@ pub trait Leases: Send + Sync {
         holder: &str,
         ttl_ms: i64,
     ) -> Result<Lease>;
+    /// Release a lease before it expires.
     async fn release_lease(&self, scope: &Scope, lease: &Lease) -> Result<()>;
 }
 
@@ -332,14 +376,19 @@ pub trait Authorities: Send + Sync {
     async fn grant_model(&self, scope: &Scope, session: &SessionId, model: &str) -> Result<()>;
 }
 
+/// Full-text search.
 #[async_trait]
 pub trait Search: Send + Sync {
+    /// Search the sessions that the caller can see, newest first.
     async fn search(&self, scope: &Scope, query: &SearchQuery) -> Result<Page<Hit>>;
 }
 
+/// The audit: who did what, in chained lines.
 #[async_trait]
 pub trait Audit: Send + Sync {
+    /// Write a line.
     async fn write_audit(&self, scope: &Scope, note: AuditNote, now: TimestampMs) -> Result<()>;
+    /// Read lines after the number `after`, oldest first: of one session, or all lines for an operator.
     async fn read_audit(
         &self,
         scope: &Scope,
@@ -378,6 +427,7 @@ pub trait Upkeep: Send + Sync {
     fn describe(&self) -> String;
 }
 
+/// All operations of a store. Every type that implements the port's traits is a store.
 pub trait Store:
     Sessions + Log + Leases + Authorities + Search + Blobs + Audit + Keys + Memories + Upkeep
 {

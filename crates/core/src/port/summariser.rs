@@ -17,7 +17,9 @@ pub struct SummaryRequest {
 /// A summariser's text, and its usage if a model wrote it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct WrittenSummary {
+    /// The text.
     pub text: String,
+    /// What the summary cost.
     pub by: Option<WrittenBy>,
 }
 
@@ -27,6 +29,7 @@ impl From<String> for WrittenSummary {
     }
 }
 
+/// A failure to write a summary, with the reason.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct SummariserError(pub String);
@@ -34,33 +37,33 @@ pub struct SummariserError(pub String);
 /// Turns a request into text. A summariser has no access to the session.
 #[async_trait]
 pub trait Summariser: Send + Sync {
+    /// Write a summary of the archived messages.
     async fn write(&self, request: SummaryRequest) -> Result<WrittenSummary, SummariserError>;
 }
 
 /// The strategy `custom`: receives the archive itself and returns a summary.
 #[async_trait]
 pub trait Compactor: Send + Sync {
+    /// Write the text that replaces the archived messages.
     async fn compact(&self, archive: &Archive<'_>) -> Result<String, SummariserError>;
 }
 
 /// A hook's decision about a planned compaction.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum BeforeCompact {
+    /// Continue.
     #[default]
     GoOn,
-    Cancel {
-        reason: String,
-    },
+    /// Do not compact.
+    Cancel { reason: String },
     /// Use this summary instead of the strategy's.
-    Supply {
-        summary: String,
-        details: Details,
-    },
+    Supply { summary: String, details: Details },
 }
 
 /// Hooks around a compaction.
 #[async_trait]
 pub trait CompactHook: Send + Sync {
+    /// Decide about a compaction before it is written.
     async fn before_compact(&self, archive: &Archive<'_>) -> BeforeCompact;
     /// Called after the compaction was written.
     async fn after_compact(&self, _compaction: &Compaction) {}

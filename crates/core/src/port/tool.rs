@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::content::{Json, ToolCall};
 use crate::id::{SessionId, TenantId};
@@ -32,7 +33,9 @@ pub enum Touch {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Replay {
+    /// The call is run again.
     Safe,
+    /// The call is not run again; the model is told that its effect is unknown.
     #[default]
     Never,
 }
@@ -40,12 +43,40 @@ pub enum Replay {
 /// The description of a tool for the model and the engine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ToolSpec {
+    /// The name that the model and agents use.
     pub name: String,
+    /// What the tool does, for the model.
     pub description: String,
     /// JSON Schema of the input: an object.
     pub input_schema: Json,
+    /// The side effects.
     pub touch: Touch,
+    /// Whether a call is run again after a crash.
     pub replay: Replay,
+}
+
+impl ToolSpec {
+    /// Describe a tool. `input_schema` is the JSON Schema of an object. By default the tool is taken to act
+    /// ([`Touch::Acts`]) and is not run again after a crash ([`Replay::Never`]).
+    pub fn new(name: impl Into<String>, description: impl Into<String>, input_schema: &Value) -> Self {
+        Self {
+            name: name.into(),
+            description: description.into(),
+            input_schema: Json::from_value(input_schema),
+            touch: Touch::Acts,
+            replay: Replay::Never,
+        }
+    }
+
+    /// Declare the tool's side effects. [`Touch::Reads`] needs no approval.
+    pub fn with_touch(self, touch: Touch) -> Self {
+        Self { touch, ..self }
+    }
+
+    /// Declare whether a call that may have run before a crash is run again.
+    pub fn with_replay(self, replay: Replay) -> Self {
+        Self { replay, ..self }
+    }
 }
 
 /// The file access of the file tools.
@@ -65,6 +96,7 @@ pub enum FsScope {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged, deny_unknown_fields)]
 pub enum McpServer {
+    /// A program that speaks the protocol on its standard streams.
     Stdio {
         command: String,
         #[serde(default)]
@@ -73,6 +105,7 @@ pub enum McpServer {
         #[serde(default)]
         env: BTreeMap<String, String>,
     },
+    /// A server at an HTTP address.
     Http {
         url: String,
         #[serde(default)]
@@ -83,10 +116,13 @@ pub enum McpServer {
 /// The rights of a session's tools.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ToolGrant {
+    /// The session's tenant.
     pub tenant: TenantId,
+    /// The session.
     pub session: SessionId,
     /// The working directory of `project` scope and commands.
     pub cwd: Option<String>,
+    /// The file access.
     pub fs_scope: FsScope,
     /// The names of the available tools.
     pub tools: Vec<String>,
@@ -94,23 +130,30 @@ pub struct ToolGrant {
     pub allowed_commands: Vec<String>,
     /// Exact host names. An empty list denies every address.
     pub allowed_hosts: Vec<String>,
+    /// The servers whose tools are available, by name.
     pub mcp_servers: BTreeMap<String, McpServer>,
 }
 
 /// One part of a tool's output. Bytes become blobs before they are logged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OutputPart {
+    /// Text.
     Text(String),
+    /// An image, a recording or a file.
     Media { mime: String, name: Option<String>, bytes: Vec<u8> },
 }
 
+/// The output of a tool call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ToolOutput {
+    /// The content.
     pub parts: Vec<OutputPart>,
+    /// Whether the call failed.
     pub is_error: bool,
 }
 
 impl ToolOutput {
+    /// A successful output with this text.
     pub fn text(text: impl Into<String>) -> Self {
         Self { parts: vec![OutputPart::Text(text.into())], is_error: false }
     }
@@ -120,19 +163,43 @@ impl ToolOutput {
     }
 }
 
+impl From<String> for ToolOutput {
+    fn from(text: String) -> Self {
+        Self::text(text)
+    }
+}
+
+impl From<&str> for ToolOutput {
+    fn from(text: &str) -> Self {
+        Self::text(text)
+    }
+}
+
+impl<T: Into<ToolOutput>, E: std::fmt::Display> From<Result<T, E>> for ToolOutput {
+    fn from(result: Result<T, E>) -> Self {
+        result.map_or_else(|error| Self::error(error.to_string()), Into::into)
+    }
+}
+
+/// Tools that cannot be opened.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ToolError {
+    /// There is no such tool.
     #[error("there is no tool {name}: {known}")]
     Unknown { name: String, known: String },
+    /// The working directory cannot be used.
     #[error("the working directory {dir} cannot be used: {why}")]
     NoDirectory { dir: String, why: String },
+    /// An MCP server failed.
     #[error("MCP server {server}: {why}")]
     Server { server: String, why: String },
+    /// A setting or a tool's description is not valid.
     #[error("{what} is not valid: {why}")]
     Invalid { what: String, why: String },
 }
 
 impl ToolError {
+    /// The stable error code, for programs. Each code has a page in docs/errors.
     pub fn code(&self) -> &'static str {
         match self {
             ToolError::Unknown { .. } => "tool.unknown",

@@ -9,6 +9,7 @@ use crate::content::BlobRef;
 use crate::entry::{ArtifactUse, Body, Entry};
 use crate::id::{Seq, TimestampMs};
 
+/// An artifact that was sent over an edge.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Artifact {
     pub name: String,

@@ -19,18 +19,26 @@ use crate::tokens::{Estimate, count_parts};
 /// The result shown to the model for a call without a result.
 pub const INTERRUPTED: &str = "The tool call was interrupted before it returned a result.";
 
+/// The author of a message in a context.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
+    /// A user.
     User,
+    /// The model.
     Assistant,
+    /// A tool, with the result of a call.
     Tool,
+    /// The engine.
     System,
 }
 
+/// One message of a context.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Message {
+    /// The author.
     pub role: Role,
+    /// The content.
     pub parts: Vec<Part>,
     /// The source entry; `None` for a synthesized result.
     pub entry: Option<(Seq, EntryId)>,
@@ -41,12 +49,16 @@ pub struct Message {
 /// Which call a tool message answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answers {
+    /// The id of the call.
     pub call_id: String,
+    /// The name of the tool.
     pub tool: Option<String>,
+    /// Whether the tool failed.
     pub is_error: bool,
 }
 
 impl Message {
+    /// All text of the message.
     pub fn text(&self) -> String {
         joined_text(&self.parts)
     }
@@ -80,13 +92,20 @@ impl Serialize for Message {
     }
 }
 
+/// What a model receives at an entry.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Context {
+    /// The system prompt.
     pub system: Option<String>,
+    /// The model.
     pub model: Option<String>,
+    /// The reasoning effort.
     pub thinking: String,
+    /// The active skills.
     pub skills: Vec<String>,
+    /// The messages, oldest first.
     pub messages: Vec<Message>,
+    /// Estimated number of tokens.
     pub tokens: u64,
     /// The latest compaction, which determines where this context starts.
     #[serde(skip)]
@@ -99,14 +118,18 @@ pub struct Context {
 /// The latest compaction on a path.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LatestCompaction {
+    /// The entry.
     pub id: EntryId,
+    /// The compaction.
     pub body: Compaction,
 }
 
 /// The reported usage of an answer after the latest compaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reported {
+    /// The entry that reports the usage.
     pub seq: Seq,
+    /// The tokens that the provider counted.
     pub usage: Usage,
 }
 

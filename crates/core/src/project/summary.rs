@@ -15,23 +15,34 @@ use crate::tree::{Head, Links, Placed, Tip};
 /// Maximum length of a preview, in characters.
 const PREVIEW_CHARS_MAX: usize = 80;
 
+/// The state of a session, as one row.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
+    /// The session's id.
     pub id: SessionId,
+    /// The owner.
     pub owner: Principal,
+    /// The title.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
     /// The beginning of the first user message.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preview: Option<String>,
+    /// The id of the agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<String>,
+    /// The working directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cwd: Option<String>,
+    /// Whether the session accepts entries.
     pub state: SessionState,
+    /// When the session began.
     pub created_at: TimestampMs,
+    /// When the last entry was written.
     pub updated_at: TimestampMs,
+    /// The end of the log.
     pub head: Head,
+    /// The id of the last entry.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_id: Option<EntryId>,
     /// Messages on the path to the leaf.
@@ -48,17 +59,22 @@ pub struct Summary {
     /// Turns that were started in this session, not in a fork's source.
     #[serde(default)]
     pub turns: u32,
+    /// The turn that is running, interrupted or waiting.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub open_turn: Option<TurnId>,
+    /// The principals that the session is shared with.
     #[serde(default, skip_serializing_if = "Members::is_empty")]
     pub members: Members,
+    /// The session that this one was forked from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<Lineage>,
     /// Entries from seq 1 to this seq are shared with the parent.
     #[serde(default)]
     pub inherited: u32,
+    /// Where an imported session came from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<Origin>,
+    /// The newest format version among the entries.
     pub version: u32,
     /// Which part of the session this store wrote itself. Stores keep it next to the summary, and clients do not see
     /// it. `None` for a session of an earlier version: see [`crate::port::store::Authorities`].
@@ -66,7 +82,10 @@ pub struct Summary {
     pub authority: Option<Authority>,
 }
 
+// The hidden methods are for stores, and not part of the façade.
 impl Summary {
+    /// The summary of a new session.
+    #[doc(hidden)]
     pub fn new(new: &NewSession, owner: Principal) -> Self {
         Self {
             id: new.id.clone(),
@@ -96,6 +115,7 @@ impl Summary {
     }
 
     /// The summary of a fork before its first unshared entry. `shared` is the fork point in the fork's numbering.
+    #[doc(hidden)]
     pub fn forked(new: &NewSession, owner: Principal, source: &Summary, shared: Option<ForkPoint>) -> Self {
         let mut summary = Self::new(new, owner);
         summary.title = new.title.clone().or_else(|| source.title.clone());
@@ -122,6 +142,7 @@ impl Summary {
 
     /// The summary at creation, before any entry was appended to the session. It includes the first title and a fork's
     /// preview, which stay until an entry replaces them.
+    #[doc(hidden)]
     pub fn unfolded(&self) -> Self {
         Self {
             preview: self.preview.clone().filter(|_| self.inherited > 0),
@@ -136,11 +157,14 @@ impl Summary {
         }
     }
 
+    /// The position at which the next entry is placed.
+    #[doc(hidden)]
     pub fn tip(&self) -> Tip {
         Tip { head: self.head, last_id: self.last_id, model: self.model.clone() }
     }
 
     /// Fold in one placed entry, except for fields that depend on the leaf: [`Summary::apply_batch`] sets those.
+    #[doc(hidden)]
     pub fn apply(&mut self, entry: &Entry) {
         let meta = &entry.meta;
         self.updated_at = self.updated_at.max(meta.at);
@@ -178,6 +202,7 @@ impl Summary {
     }
 
     /// Fold in a whole batch that [`crate::tree::place`] returned, with its final `tip`.
+    #[doc(hidden)]
     pub fn apply_batch(&mut self, batch: &[Placed], source: Source, tip: &Tip, leaf: Option<Links>) {
         if source == Source::Imported
             && let (Some(authority), Some(first), Some(last)) =
@@ -204,6 +229,7 @@ pub struct ForkPoint {
     pub authority: Option<Authority>,
 }
 
+/// Compute the context after a compaction is appended to the leaf, without reading the log again.
 fn preview(body: &Body) -> Option<String> {
     let text = body.text();
     let line = text.lines().map(str::trim).find(|line| !line.is_empty())?;

@@ -18,12 +18,16 @@ pub fn usage_note(by: &WrittenBy) -> CustomInfo {
     CustomInfo { custom_type: USAGE_INFO.to_owned(), data: Json::from_value(&data) }
 }
 
+/// Calls, tokens and cost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Total {
+    /// Number of model calls.
     pub calls: u64,
+    /// The tokens.
     #[serde(flatten)]
     pub usage: Usage,
+    /// The cost in billionths of a US dollar.
     pub cost_nano_usd: u64,
     /// Calls of unknown price. They are not included in the cost, but are not free.
     pub unpriced_calls: u64,
@@ -33,10 +37,12 @@ pub struct Total {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Spend {
+    /// The totals by model.
     pub models: BTreeMap<String, Total>,
 }
 
 impl Spend {
+    /// Add the calls that an entry reports.
     pub fn apply(&mut self, body: &Body) {
         match body {
             Body::AssistantMessage(message) => {
@@ -66,6 +72,7 @@ impl Spend {
         }
     }
 
+    /// The sum over all models.
     pub fn total(&self) -> Total {
         let mut total = Total::default();
         for row in self.models.values() {

@@ -15,6 +15,7 @@ mod gemini;
 mod key;
 mod ollama;
 mod openai;
+mod own;
 pub mod scripted;
 mod settings;
 pub mod sse;
@@ -31,6 +32,7 @@ use sapwood_core::port::model::{Model, ModelError, ModelFacts, ReplyStream, Requ
 
 pub use embed::ModelEmbedder;
 pub use key::{EnvironmentKeys, KeySource, ProviderKey};
+pub use own::{ModelFn, OwnModels, model_fn};
 pub use settings::{ProviderKind, ProviderSettings, Settings, SettingsError};
 pub use wire::ANSWER_BYTES_MAX;
 

@@ -32,9 +32,7 @@ use std::time::Duration;
 
 use futures_util::stream;
 use sapwood_core::entry::{Stop, Usage};
-use sapwood_core::port::model::{
-    ModelError, ModelFacts, Price, ReplyEvent, ReplyStream, Request, RequestPart, Signature,
-};
+use sapwood_core::port::model::{ModelError, ModelFacts, Price, ReplyEvent, ReplyStream, Request, Signature};
 use sapwood_core::project::context::Role;
 use serde::Deserialize;
 use serde_json::Value;
@@ -221,7 +219,7 @@ impl Scripted {
         let unscripted = ModelError::Unscripted { model: model.clone(), call };
         let entry = self.cassette.calls.get(call as usize).ok_or(unscripted)?;
         if let Some(expected) = &entry.expect
-            && !last_text(request).contains(expected.as_str())
+            && !request.last_text().contains(expected.as_str())
         {
             let why = format!("the last message lacks the text that call {call} of the cassette expects");
             return Err(ModelError::Refused { model, status: 0, why });
@@ -318,23 +316,4 @@ fn error_of(model: &str, failure: &SimulatedError) -> ModelError {
 fn count_assistant_messages(request: &Request) -> u32 {
     let count = request.messages.iter().filter(|message| message.role == Role::Assistant).count();
     u32::try_from(count).unwrap_or(u32::MAX)
-}
-
-fn last_text(request: &Request) -> String {
-    let parts = request.messages.last().map(|message| message.parts.as_slice()).unwrap_or_default();
-    let mut text = String::new();
-    for part in parts {
-        match part {
-            RequestPart::Text(more) => text.push_str(more),
-            RequestPart::ToolResult { parts, .. } => {
-                let texts = parts.iter().filter_map(|part| match part {
-                    RequestPart::Text(text) => Some(text.as_str()),
-                    _ => None,
-                });
-                text.extend(texts);
-            }
-            RequestPart::Reasoning { .. } | RequestPart::ToolCall(_) | RequestPart::Media { .. } => {}
-        }
-    }
-    text
 }

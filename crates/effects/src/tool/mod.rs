@@ -9,6 +9,7 @@ pub mod git;
 pub mod host;
 pub mod http;
 pub mod mcp;
+mod own;
 pub(crate) mod process;
 mod schema;
 pub mod search;
@@ -16,14 +17,16 @@ pub mod workspace;
 
 use std::sync::Arc;
 
+pub use own::{OwnTools, ToolFn};
+
 use async_trait::async_trait;
-use sapwood_core::content::Json;
 use sapwood_core::port::tool::{Replay, ToolError, ToolGrant, ToolOutput, ToolSpec, Touch};
 use serde_json::Value;
 
 /// A tool, bound to its grant.
 #[async_trait]
 pub trait Tool: Send + Sync {
+    /// The tool's description.
     fn spec(&self) -> ToolSpec;
     /// Run the tool. The input matches the spec's schema. Dropping the future stops the tool.
     async fn run(&self, input: &Value) -> ToolOutput;
@@ -33,13 +36,13 @@ pub trait Tool: Send + Sync {
 /// grant.
 #[async_trait]
 pub trait ToolSource: Send + Sync {
+    /// Open the tools of this source for a session. Called at the start of each turn.
     async fn open(&self, grant: &ToolGrant) -> Result<Vec<Arc<dyn Tool>>, ToolError>;
 }
 
 /// Build a spec with a schema given as a value.
 fn spec(name: &str, description: &str, input_schema: &Value, touch: Touch, replay: Replay) -> ToolSpec {
-    let (name, description) = (name.to_owned(), description.to_owned());
-    ToolSpec { name, description, input_schema: Json::from_value(input_schema), touch, replay }
+    ToolSpec::new(name, description, input_schema).with_touch(touch).with_replay(replay)
 }
 
 /// The value of a string field that the schema requires.

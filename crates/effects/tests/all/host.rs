@@ -10,7 +10,7 @@ use sapwood_core::port::tool::{
 };
 use sapwood_effects::secret::Secrets;
 use sapwood_effects::tool::host::{EFFECT_TOOLS, Host};
-use sapwood_effects::tool::{Tool, ToolSource};
+use sapwood_effects::tool::{OwnTools, Tool, ToolFn, ToolSource};
 use serde_json::{Value, json};
 
 use crate::tool_harness::{ToolHarness, Tools, call};
@@ -183,4 +183,43 @@ async fn a_program_can_add_its_own_tools_but_not_under_a_taken_name() {
     assert_eq!(toolbox.succeeds("greet", json!({})).await, "hello");
     harness.settings.sources.push(Arc::new(Greet));
     assert_eq!(Host::new(harness.settings.clone()).open(&grant).await.err().unwrap().code(), "tool.invalid");
+}
+
+fn named(name: &str, schema: Value) -> Arc<dyn Tool> {
+    Arc::new(ToolFn::new(ToolSpec::new(name, "A test.", &schema), |_| async { "done" }))
+}
+
+#[tokio::test]
+async fn a_closure_is_a_tool_of_the_sessions_that_list_it() {
+    let mut harness = ToolHarness::new();
+    let tools = vec![named("mine", json!({"type": "object"})), named("other", json!({"type": "object"}))];
+    harness.settings.sources = vec![Arc::new(OwnTools::new(tools).unwrap())];
+    let mut grant = harness.grant(FsScope::Sandboxed, &[]);
+    grant.tools = vec!["mine".to_owned()];
+    let toolbox = Tools(Host::new(harness.settings.clone()).open(&grant).await.unwrap());
+    assert_eq!(toolbox.succeeds("mine", json!({})).await, "done");
+    assert_eq!(toolbox.0.specs().len(), 1);
+}
+
+#[test]
+fn own_tools_with_mistakes_are_refused_before_any_turn() {
+    let object = || json!({"type": "object"});
+    for (tools, part) in [
+        (vec![named("read_file", object())], "another tool"),
+        (vec![named("recall", object())], "another tool"),
+        (vec![named("mine", object()), named("mine", object())], "another tool"),
+        (vec![named("my tool", object())], "ASCII"),
+        (vec![named("mine", json!({"type": "no such type"}))], "the schema of mine"),
+    ] {
+        let error = OwnTools::new(tools).err().unwrap();
+        assert_eq!(error.code(), "tool.invalid");
+        assert!(error.to_string().contains(part), "{error}");
+    }
+}
+
+#[test]
+fn an_error_of_a_closure_is_an_output_that_the_model_reads() {
+    let failed: Result<String, &str> = Err("no such city");
+    assert_eq!(ToolOutput::from(failed), ToolOutput::error("no such city"));
+    assert_eq!(ToolOutput::from(Ok::<_, &str>("sunny")), ToolOutput::text("sunny"));
 }

@@ -13,6 +13,7 @@ use crate::{EngineError, Result};
 /// Whether the operation writes anything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Writing {
+    /// Write.
     #[default]
     Write,
     /// Only report what would be written.
@@ -22,23 +23,30 @@ pub enum Writing {
 /// Options of one compaction.
 #[derive(Clone)]
 pub struct Compacting {
+    /// What to keep, and how to replace the rest.
     pub options: CompactOptions,
+    /// What caused the compaction, for the log.
     pub trigger: Trigger,
     /// Writes the summary for the strategy `llm`.
     pub summariser: Option<Arc<dyn Summariser>>,
+    /// Writes the summary for the strategy `custom`.
     pub custom_compactor: Option<Arc<dyn Compactor>>,
+    /// Closures that replace parts of a strategy.
     pub callbacks: Callbacks,
+    /// Decides about the compaction before it is written.
     pub hook: Option<Arc<dyn CompactHook>>,
     /// Fence of the lease that the caller holds.
     pub fence: Option<u64>,
     /// The running turn that the compaction is part of, if any.
     pub turn: Option<TurnId>,
+    /// Whether anything is written.
     pub writing: Writing,
     /// Facts appended verbatim to the summary. If `None`, a flow role's session uses the facts of its role.
     pub standing: Option<String>,
 }
 
 impl Compacting {
+    /// A compaction without a summariser, callbacks or hooks.
     pub fn new(options: CompactOptions, trigger: Trigger) -> Self {
         Self {
             options,
@@ -82,10 +90,13 @@ pub struct Compacted {
     pub kept: usize,
     /// Messages removed from the context.
     pub archived: usize,
+    /// Tokens of the context before.
     pub tokens_before: u64,
+    /// Tokens of the context after.
     pub tokens_after: u64,
     /// The entry that was written, or would be in a dry run; `None` if there was nothing to compact.
     pub compaction: Option<Compaction>,
+    /// The compaction's entry; `None` if nothing was written.
     pub entry: Option<(Seq, EntryId)>,
     /// The hook's reason for cancelling the compaction.
     pub cancelled: Option<String>,

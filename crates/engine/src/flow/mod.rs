@@ -18,7 +18,7 @@ mod visit;
 
 pub use role_file_writer::{Mirror, RoleFileSink};
 pub use run::{FlowReport, RunningFlow, StartFlow};
-pub use view::{EdgeView, NodeView, RunList, RunRow, RunStatus, RunView};
+pub use view::{EdgeView, NodeView, ResultView, RunList, RunRow, RunStatus, RunView};
 
 use sapwood_core::flow::{RunEvent, RunState};
 use sapwood_core::{Entry, Kind, Scope, SessionId};

@@ -20,6 +20,7 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Stores role files. A file is replaced atomically, so a concurrent reader sees the old or the new version.
 pub trait RoleFileSink: Send + Sync {
+    /// Write one file of a role. An existing file is replaced.
     fn write(&self, flow: &str, run: &str, role: &str, name: &str, text: &str) -> std::io::Result<()>;
 }
 

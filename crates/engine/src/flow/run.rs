@@ -27,7 +27,9 @@ use crate::{Engine, EngineError, Result};
 /// Options for starting a run.
 #[derive(Debug, Clone, Default)]
 pub struct StartFlow {
+    /// The flow.
     pub flow: Flow,
+    /// The run's input.
     pub input: String,
     /// The run's id; generated if `None`.
     pub run: Option<SessionId>,
@@ -42,15 +44,18 @@ pub struct StartFlow {
 /// The state of a run when its runner stops.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FlowReport {
+    /// The run, which is a session.
     pub run: SessionId,
     /// `None` if the run is waiting for answers.
     pub ended: Option<Ended>,
+    /// The pending approvals.
     pub waiting: Vec<PendingApproval>,
 }
 
 /// Handle of a run in this process. Dropping the handle does not stop the run.
 #[derive(Debug)]
 pub struct RunningFlow {
+    /// The run, which is a session.
     pub run: SessionId,
     report: oneshot::Receiver<Result<FlowReport>>,
 }

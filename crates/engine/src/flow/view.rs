@@ -12,8 +12,10 @@ use crate::{EngineError, Result};
 
 /// Maximum number of sessions checked to fill one page of runs.
 const SESSIONS_CHECKED_MAX: usize = 5_000;
+/// Sessions and audit lines per page.
 const PAGE_ROWS: usize = 200;
 
+/// The state of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RunStatus {
@@ -21,12 +23,16 @@ pub enum RunStatus {
     Open,
     /// The run can only continue after an answer.
     Waiting,
+    /// All nodes are done.
     Completed,
+    /// A node failed.
     Failed,
+    /// A caller cancelled the run.
     Cancelled,
 }
 
 impl RunStatus {
+    /// The name in JSON.
     pub fn as_str(self) -> &'static str {
         match self {
             RunStatus::Open => "open",
@@ -51,79 +57,125 @@ impl RunStatus {
     }
 }
 
+/// A run with its graph.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct RunView {
+    /// The run, which is a session.
     pub run: SessionId,
+    /// The flow's id.
     pub flow: String,
+    /// The flow's name.
     pub name: String,
+    /// The state.
     pub status: RunStatus,
+    /// The phase.
     pub phase: Phase,
+    /// The run's input.
     pub input: String,
+    /// The error code of a failed run.
     pub code: Option<String>,
+    /// A description for people.
     pub message: Option<String>,
+    /// When the run started.
     pub created_at: TimestampMs,
+    /// When the run last changed.
     pub updated_at: TimestampMs,
+    /// The nodes with their state.
     pub nodes: Vec<NodeView>,
+    /// The edges with their state.
     pub edges: Vec<EdgeView>,
+    /// The pending approvals.
     pub approvals: Vec<PendingApproval>,
+    /// The results of the run.
     pub results: Vec<ResultView>,
     /// Where role files are written, if enabled.
     pub mirror: Option<String>,
 }
 
+/// A node with its state.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct NodeView {
+    /// The node's id.
     pub id: String,
+    /// What the node does.
     #[serde(rename = "type")]
     pub kind: NodeKind,
+    /// A name for display.
     pub name: Option<String>,
+    /// The node's role.
     pub role: Option<String>,
+    /// The id of the node's agent.
     pub agent: Option<String>,
+    /// The state.
     pub status: NodeStatus,
+    /// Number of visits.
     pub visits: u32,
+    /// Number of attempts of the latest visit.
     pub attempt: u32,
     /// The role's session, which is created when the node is first entered.
     pub session: Option<String>,
     /// The role's latest text.
     pub said: Option<String>,
+    /// Why the node failed, was closed, or waits.
     pub why: Option<String>,
+    /// The error code of a failed node.
     pub code: Option<String>,
 }
 
+/// An edge with its state.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct EdgeView {
+    /// The id of the node where the edge starts.
     pub from: String,
+    /// The id of the node where the edge ends.
     pub to: String,
+    /// The direction of the work.
     #[serde(rename = "type")]
     pub kind: EdgeKind,
+    /// The state.
     pub status: EdgeStatus,
 }
 
+/// A result of a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ResultView {
+    /// The node that produced it.
     pub from: String,
+    /// The name.
     pub name: String,
+    /// The beginning of the text.
     pub text: String,
+    /// The size in bytes.
     pub bytes: u64,
 }
 
 /// One run in a list of runs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct RunRow {
+    /// The run, which is a session.
     pub run: SessionId,
+    /// The flow's id.
     pub flow: String,
+    /// The flow's name.
     pub name: String,
+    /// The state.
     pub status: RunStatus,
+    /// Number of nodes.
     pub nodes: usize,
+    /// Number of nodes that are done.
     pub done: usize,
+    /// When the run started.
     pub created_at: TimestampMs,
+    /// When the run last changed.
     pub updated_at: TimestampMs,
 }
 
 /// One page of runs, newest first.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct RunList {
+    /// The runs, newest first.
     pub items: Vec<RunRow>,
+    /// The cursor of the next page; `None` on the last page.
     pub next: Option<String>,
 }
 

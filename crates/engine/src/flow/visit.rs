@@ -32,6 +32,7 @@ use crate::{Engine, EngineError, Result};
 const TURNS_MAX: u32 = 4 * (REPAIRS_MAX + 1);
 /// How many times, and at what interval, a visit checks whether another turn in the session has ended.
 const BUSY_TRIES_MAX: u32 = 720;
+/// Poll interval for a session that is running another turn.
 const BUSY_PAUSE: Duration = Duration::from_millis(200);
 
 /// Performs one visit, based on the run's state when the visit was scheduled.

@@ -18,6 +18,7 @@ use crate::{EngineError, Result};
 const ACTIONS_MAX: usize = 64;
 /// How long an action waits for a session with a running turn.
 const BUSY_WAIT: Duration = Duration::from_secs(60);
+/// Poll interval for a session that is running another turn.
 const BUSY_PAUSE: Duration = Duration::from_millis(200);
 
 /// Counts an action as running until dropped.

@@ -30,10 +30,12 @@ pub enum OnFailure {
     /// Continue as if the hook did not exist.
     #[default]
     Ignore,
+    /// Refuse the operation.
     Refuse,
 }
 
 impl OnFailure {
+    /// The name in JSON.
     pub fn as_str(self) -> &'static str {
         match self {
             OnFailure::Ignore => "ignore",
@@ -47,11 +49,15 @@ impl OnFailure {
 pub struct InstalledHook {
     /// Identifies the hook to users and in the log.
     pub name: String,
+    /// The event that calls the hook.
     pub on: HookName,
+    /// The hook.
     pub hook: Arc<dyn Hook>,
     /// Lower values are called first; hooks with equal values in installation order.
     pub priority: i32,
+    /// The maximum duration of a call.
     pub timeout: Duration,
+    /// What happens if the hook fails.
     pub on_failure: OnFailure,
     /// Call only for these tools; for all tools if empty.
     pub tools: Vec<String>,
@@ -60,6 +66,7 @@ pub struct InstalledHook {
 }
 
 impl InstalledHook {
+    /// A hook with default priority and timeout, whose failure is ignored.
     pub fn new(name: impl Into<String>, on: HookName, hook: Arc<dyn Hook>, installer: Scope) -> Self {
         Self {
             name: name.into(),
@@ -123,6 +130,7 @@ impl HookRegistry {
         self.installed.is_empty()
     }
 
+    /// The hooks in the order of their calls.
     pub fn iter(&self) -> impl Iterator<Item = &InstalledHook> {
         self.installed.iter()
     }

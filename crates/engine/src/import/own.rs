@@ -12,6 +12,7 @@ use crate::{Engine, EngineError};
 
 /// Maximum number of entries, and of input bytes, per batch.
 const BATCH_DRAFTS: usize = 512;
+/// Text bytes per append, unless a single entry is larger.
 const BATCH_BYTES: usize = 2 << 20;
 
 /// An import of a file in Sapwood's format.

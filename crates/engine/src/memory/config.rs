@@ -7,8 +7,10 @@ use sapwood_core::port::embedder::Embedder;
 /// Whether to learn from sessions when they are closed or archived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum AtEnd {
+    /// Extract memories.
     #[default]
     Learn,
+    /// Do nothing.
     Leave,
 }
 
@@ -19,5 +21,6 @@ pub struct MemoryConfig {
     pub model: Option<String>,
     /// Finds memories by meaning. If `None`, only memories with matching words are found.
     pub embedder: Option<Arc<dyn Embedder>>,
+    /// What to do when a session is closed or archived.
     pub at_end: AtEnd,
 }

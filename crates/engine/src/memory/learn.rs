@@ -33,8 +33,11 @@ const IDLE_PAGES_MAX: usize = 1_000;
 /// The result of learning from a session.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Learning {
+    /// The session.
     pub session: SessionId,
+    /// The memories that were stored.
     pub kept: Vec<StoredMemory>,
+    /// How they were extracted.
     pub how: Learned,
     /// Why the model's answer was not used.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -21,13 +21,16 @@ pub const FOUND_MAX: usize = 100;
 /// A memory and its relevance, from 0 to about 1.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct RecalledMemory {
+    /// The memory.
     pub memory: Memory,
+    /// How well the memory matches; higher is better.
     pub score: f64,
 }
 
 /// The result of a memory search.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Recollection {
+    /// The memories, best first.
     pub found: Vec<RecalledMemory>,
     /// Whether embeddings were compared, or only words.
     pub by_embedding: bool,

@@ -21,7 +21,9 @@ const TRIES_MAX: u32 = 16;
 /// A memory written by a user.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UserMemory {
+    /// The fact.
     pub text: String,
+    /// What kind of fact it is.
     pub kind: MemoryKind,
     /// Defaults to the caller.
     pub belongs: Option<Belongs>,
@@ -30,7 +32,9 @@ pub struct UserMemory {
 /// Changes to a memory.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct MemoryEdit {
+    /// The new text.
     pub text: Option<String>,
+    /// The new kind.
     pub kind: Option<MemoryKind>,
     /// Share the memory with the tenant, or return it to the caller.
     pub belongs: Option<Belongs>,
@@ -42,21 +46,22 @@ pub struct MemoryEdit {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "outcome")]
 pub enum MemoryOutcome {
+    /// The memory is new.
     Learned,
     /// The memory was already known and now has more support.
     Strengthened,
     /// The memory was already known from the same entries.
     Known,
     /// The memory supersedes an older memory.
-    Superseded {
-        old: MemoryId,
-    },
+    Superseded { old: MemoryId },
 }
 
 /// A memory in the store, and how the candidate changed it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct StoredMemory {
+    /// The memory.
     pub memory: Memory,
+    /// What happened to the memory.
     #[serde(flatten)]
     pub outcome: MemoryOutcome,
 }

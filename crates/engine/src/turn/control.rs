@@ -15,8 +15,11 @@ use crate::{EngineError, Result, service};
 /// A question that is waiting for an answer.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
 pub struct PendingApproval {
+    /// The id of the approval, for the answer.
     pub approval: String,
+    /// The session.
     pub session: SessionId,
+    /// The question.
     pub question: String,
     /// `tool`, `question`, `handoff`, `budget`, `confidence` or `consent`.
     pub kind: String,

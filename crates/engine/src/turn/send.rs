@@ -27,15 +27,19 @@ use crate::{EngineError, Result, service};
 /// What to do with input that is sent while a turn runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum IfRunning {
+    /// Fail with [`TurnRunning`](crate::EngineError::TurnRunning).
     #[default]
     Refuse,
     /// Queue the input durably; it becomes the next turn.
     Queue,
 }
 
+/// Options for sending input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SendOptions {
+    /// What to do while a turn runs.
     pub if_running: IfRunning,
+    /// What the turn does while it waits for an answer.
     pub on_wait: OnWait,
 }
 
@@ -71,16 +75,20 @@ impl Opening {
 
 /// The result of sending input.
 pub enum Sent {
+    /// A turn has started.
     Started(Running),
+    /// The input was queued with this entry.
     Queued(EntryId),
 }
 
 /// The result of a turn.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TurnReport {
+    /// The turn.
     pub turn: TurnId,
     /// `None` if the turn is waiting for an answer.
     pub ended: Option<TurnEnded>,
+    /// The pending approvals.
     pub waiting: Vec<PendingApproval>,
     /// The latest text from the model.
     pub text: String,
@@ -91,7 +99,9 @@ pub struct TurnReport {
 /// A running turn.
 #[derive(Debug)]
 pub struct Running {
+    /// The session.
     pub session: SessionId,
+    /// The turn.
     pub turn: TurnId,
     /// A notice for the caller, set if an imported session continues with another agent.
     pub notice: Option<String>,

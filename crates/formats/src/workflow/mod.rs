@@ -172,14 +172,18 @@ fn is_forward(kind: &EdgeKind) -> bool {
     *kind == EdgeKind::Forward
 }
 
+/// A text that is not a valid workflow.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WorkflowError {
+    /// The text is not valid YAML or misses a field.
     #[error("failed to read the workflow: {why}")]
     Invalid { why: String },
+    /// The workflow has another schema version.
     #[error(
         "the workflow has schema version {found:?}, but this version of Sapwood reads {SCHEMA_VERSION:?}"
     )]
     Version { found: String },
+    /// The text exceeds the size limit.
     #[error("the workflow has {bytes} bytes, over the limit of {WORKFLOW_BYTES_MAX}")]
     TooLarge { bytes: usize },
 }

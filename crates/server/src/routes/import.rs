@@ -88,7 +88,7 @@ async fn import_upload(
     let options = options_for(state, caller, query);
     match format {
         Some(Format::Sapwood) => {
-            own::import_lines(upload, state.engine.begin_own_import(&caller.scope, options)).await
+            own::import_lines(upload, state.engine.imports().begin_own(&caller.scope, options)).await
         }
         Some(Format::OpenCode) | None => {
             let detail = "unknown file format: `sapwood import` supports more formats than the HTTP API";
@@ -96,7 +96,7 @@ async fn import_upload(
         }
         Some(format) => {
             let name = session_name_for(format, caller, query.name.as_deref(), upload.beginning());
-            let import = state.engine.begin_foreign_import(&caller.scope, format, &name, options)?;
+            let import = state.engine.imports().begin_foreign(&caller.scope, format, &name, options)?;
             import_foreign(upload, format, import).await
         }
     }

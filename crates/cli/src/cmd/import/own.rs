@@ -12,7 +12,7 @@ use crate::failure::Result;
 /// are now in the store.
 pub async fn import_file(app: &mut App, mut source: Source, options: ImportOptions) -> Result<u64> {
     let mode = options.mode;
-    let mut import = app.engine.begin_own_import(&app.scope, options);
+    let mut import = app.engine.imports().begin_own(&app.scope, options);
     let mut taken = 0;
     let mut report = |report: SessionReport, name: &str| {
         let format = report.session.as_ref().map(|_| Format::Sapwood);
