@@ -1241,7 +1241,10 @@ export interface components {
             session: string;
             turn?: string | null;
         };
-        /** @enum {string} */
+        /**
+         * @description What the model does in a round.
+         * @enum {string}
+         */
         ActionKind: "answer" | "tool" | "delegate" | "ask_user";
         /** @description Skill names in the order of their activation. */
         ActiveSkills: {
@@ -1324,6 +1327,7 @@ export interface components {
             tools: string[];
         };
         /**
+         * @description The model failed, and the next model of the chain is called.
          * @example {
          *       "at": 1767225600000,
          *       "from": "large",
@@ -1335,8 +1339,10 @@ export interface components {
          *     }
          */
         AgentFailoverEvent: {
+            /** @description When it happened. */
             at: components["schemas"]["TimestampMs"];
             from: string;
+            /** @description The session. */
             session: components["schemas"]["SessionId"];
             to: string;
             turn?: components["schemas"]["TurnId"] | null;
@@ -1419,6 +1425,7 @@ export interface components {
             type: "agent:message";
         };
         /**
+         * @description The next fragment of the reasoning.
          * @example {
          *       "at": 1767225600000,
          *       "session": "019b76da-a800-7000-8000-000000000000",
@@ -1428,7 +1435,9 @@ export interface components {
          *     }
          */
         AgentReasoningEvent: {
+            /** @description When it happened. */
             at: components["schemas"]["TimestampMs"];
+            /** @description The session. */
             session: components["schemas"]["SessionId"];
             text: string;
             turn?: components["schemas"]["TurnId"] | null;
@@ -1439,6 +1448,7 @@ export interface components {
             type: "agent:reasoning";
         };
         /**
+         * @description The model call failed and is retried.
          * @example {
          *       "after_ms": 500,
          *       "at": 1767225600000,
@@ -1452,8 +1462,10 @@ export interface components {
         AgentRetryingEvent: {
             /** Format: uint64 */
             after_ms: number;
+            /** @description When it happened. */
             at: components["schemas"]["TimestampMs"];
             model: string;
+            /** @description The session. */
             session: components["schemas"]["SessionId"];
             turn?: components["schemas"]["TurnId"] | null;
             /**
@@ -1464,6 +1476,7 @@ export interface components {
             why: string;
         };
         /**
+         * @description The next fragment of the answer.
          * @example {
          *       "at": 1767225600000,
          *       "session": "019b76da-a800-7000-8000-000000000000",
@@ -1473,7 +1486,9 @@ export interface components {
          *     }
          */
         AgentTokenEvent: {
+            /** @description When it happened. */
             at: components["schemas"]["TimestampMs"];
+            /** @description The session. */
             session: components["schemas"]["SessionId"];
             text: string;
             turn?: components["schemas"]["TurnId"] | null;
@@ -1495,9 +1510,11 @@ export interface components {
          *     }
          */
         AgentToolCallEvent: {
+            /** @description When it happened. */
             at: components["schemas"]["TimestampMs"];
             call_id: string;
             name: string;
+            /** @description The session. */
             session: components["schemas"]["SessionId"];
             turn?: components["schemas"]["TurnId"] | null;
             /**
@@ -1557,6 +1574,7 @@ export interface components {
             type: "agent:tool_result";
         };
         /**
+         * @description A tool has started to run.
          * @example {
          *       "at": 1767225600000,
          *       "call_id": "c1",
@@ -1567,9 +1585,11 @@ export interface components {
          *     }
          */
         AgentToolRunningEvent: {
+            /** @description When it happened. */
             at: components["schemas"]["TimestampMs"];
             call_id: string;
             name: string;
+            /** @description The session. */
             session: components["schemas"]["SessionId"];
             turn?: components["schemas"]["TurnId"] | null;
             /**
@@ -1607,9 +1627,13 @@ export interface components {
             question: string;
             session: string;
         };
-        /** @enum {string} */
+        /**
+         * @description A person's answer to an approval.
+         * @enum {string}
+         */
         ApprovalAnswer: "approved" | "denied";
         /**
+         * @description An answer to an approval. The first answer counts.
          * @example {
          *       "answer": "denied",
          *       "approval": "stones~1",
@@ -1618,8 +1642,11 @@ export interface components {
          *     }
          */
         ApprovalAnsweredBody: {
+            /** @description The answer. */
             answer: components["schemas"]["ApprovalAnswer"];
+            /** @description The id of the approval. */
             approval: string;
+            /** @description The person's reason, which the model sees. */
             reason?: string | null;
             /**
              * @description discriminator enum property added by openapi-typescript
@@ -1628,6 +1655,7 @@ export interface components {
             type: "approval_answered";
         };
         /**
+         * @description A question that a person must answer before the turn continues.
          * @example {
          *       "approval": "stones~1",
          *       "call_id": "c2",
@@ -1639,9 +1667,12 @@ export interface components {
          *     }
          */
         ApprovalAskedBody: {
+            /** @description The id of the approval. */
             approval: string;
+            /** @description The tool call that needs approval. */
             call_id?: string | null;
             details?: components["schemas"]["Json"] | null;
+            /** @description The question. */
             question: string;
             /**
              * @description discriminator enum property added by openapi-typescript
@@ -1691,6 +1722,7 @@ export interface components {
             version: number;
         };
         /**
+         * @description A file of the session, as an input or a deliverable.
          * @example {
          *       "content": {
          *         "blob": "a4ce6850ab3eb5f3ae8ee55661de0f09caeab8dd4c9715ac73f8fbfe188b9d3e",
@@ -1704,21 +1736,28 @@ export interface components {
          *     }
          */
         ArtifactPutBody: {
+            /** @description The file's content. */
             content: components["schemas"]["BlobRef"];
+            /** @description The file's name. A later artifact with the same name replaces it. */
             name: string;
             /**
              * @description discriminator enum property added by openapi-typescript
              * @enum {string}
              */
             type: "artifact_put";
+            /** @description Whether the file is an input or a deliverable. */
             usage: components["schemas"]["ArtifactUse"];
         };
-        /** @enum {string} */
+        /**
+         * @description Whether an artifact is an input or a result.
+         * @enum {string}
+         */
         ArtifactUse: "input" | "artifact";
         Artifacts: {
             items: components["schemas"]["Artifact"][];
         };
         /**
+         * @description An answer of a model.
          * @example {
          *       "cost_nano_usd": 2500,
          *       "model": "demo",
@@ -1772,7 +1811,9 @@ export interface components {
             cost_nano_usd?: number | null;
             /** @description The model that actually answered, even after a failover. */
             model?: string | null;
+            /** @description The content. */
             parts: components["schemas"]["Part"][];
+            /** @description Why the model stopped. */
             stop?: components["schemas"]["StopReason"];
             /**
              * @description discriminator enum property added by openapi-typescript
@@ -1804,12 +1845,21 @@ export interface components {
         BlobHash: string;
         /** @description A reference to bytes stored outside the log, addressed by their hash. */
         BlobRef: {
+            /** @description The hash of the bytes. */
             blob: components["schemas"]["BlobHash"];
-            /** Format: uint64 */
+            /**
+             * Format: uint64
+             * @description The size in bytes.
+             */
             bytes: number;
-            /** Format: uint64 */
+            /**
+             * Format: uint64
+             * @description The duration of a recording, in milliseconds.
+             */
             duration_ms?: number | null;
+            /** @description The MIME type. */
             mime: string;
+            /** @description The file name. */
             name?: string | null;
         };
         Branch: {
@@ -1818,6 +1868,7 @@ export interface components {
             summary?: string | null;
         };
         /**
+         * @description A summary of a branch that was left.
          * @example {
          *       "details": {
          *         "facts": [
@@ -1831,9 +1882,12 @@ export interface components {
          *     }
          */
         BranchSummaryBody: {
+            /** @description Details of the branch. */
             details?: components["schemas"]["SummaryDetails"];
             from?: components["schemas"]["EntryId"] | null;
+            /** @description Whether a hook supplied the summary. */
             from_hook?: boolean;
+            /** @description The text. */
             summary: string;
             /**
              * @description discriminator enum property added by openapi-typescript
@@ -1849,6 +1903,7 @@ export interface components {
          *     }
          */
         CancelAskedBody: {
+            /** @description The turn to cancel. */
             turn: components["schemas"]["TurnId"];
             /**
              * @description discriminator enum property added by openapi-typescript
@@ -1887,6 +1942,7 @@ export interface components {
             tokens_before: number;
         };
         /**
+         * @description Replaces older messages of the context.
          * @example {
          *       "archived": 4,
          *       "first_kept": "01900000-0000-7000-8000-000000000025",
@@ -1911,18 +1967,29 @@ export interface components {
              * @description The number of messages that the summary replaces, including those of earlier summaries.
              */
             archived?: number | null;
+            /** @description Details that the next summary includes. */
             details?: components["schemas"]["SummaryDetails"];
             first_kept?: components["schemas"]["EntryId"] | null;
+            /** @description Whether a hook supplied the summary. */
             from_hook?: boolean;
             instead_of?: components["schemas"]["CompactionStrategy"] | null;
             /** @description Kept tool results that are shortened in every context from this compaction on. */
             shortened?: components["schemas"]["Shortened"][];
+            /** @description How the messages were replaced. */
             strategy: components["schemas"]["CompactionStrategy"];
+            /** @description The text that replaces the older messages. */
             summary?: string | null;
-            /** Format: uint64 */
+            /**
+             * Format: uint64
+             * @description Tokens of the context after.
+             */
             tokens_after?: number | null;
-            /** Format: uint64 */
+            /**
+             * Format: uint64
+             * @description Tokens of the context before.
+             */
             tokens_before?: number | null;
+            /** @description What caused the compaction. */
             trigger: components["schemas"]["CompactionTrigger"];
             /**
              * @description discriminator enum property added by openapi-typescript
@@ -1936,7 +2003,10 @@ export interface components {
          * @enum {string}
          */
         CompactionStrategy: "truncate" | "observation_mask" | "llm" | "custom" | "trim" | "prune" | "imported";
-        /** @enum {string} */
+        /**
+         * @description What caused a compaction.
+         * @enum {string}
+         */
         CompactionTrigger: "manual" | "pressure" | "overflow" | "inactivity" | "imported";
         Context: {
             messages: components["schemas"]["Message"][];
@@ -1969,9 +2039,15 @@ export interface components {
         ContextChangedBody: {
             /** @default null */
             agent: components["schemas"]["Json"] | null;
-            /** @default null */
+            /**
+             * @description The new working directory.
+             * @default null
+             */
             cwd: string | null;
-            /** @default null */
+            /**
+             * @description The new system prompt.
+             * @default null
+             */
             system: string | null;
             /**
              * @description discriminator enum property added by openapi-typescript
@@ -2046,6 +2122,7 @@ export interface components {
             type: "cost:updated";
         };
         /**
+         * @description The session has spent its budget and continues.
          * @example {
          *       "at": 1767225600000,
          *       "session": "019b76da-a800-7000-8000-000000000000",
@@ -2055,7 +2132,9 @@ export interface components {
          *     }
          */
         CostWarningEvent: {
+            /** @description When it happened. */
             at: components["schemas"]["TimestampMs"];
+            /** @description The session. */
             session: components["schemas"]["SessionId"];
             text: string;
             turn?: components["schemas"]["TurnId"] | null;
@@ -2079,7 +2158,9 @@ export interface components {
          *     }
          */
         CustomInfoBody: {
+            /** @description The program's name for this kind of data. */
             custom_type: string;
+            /** @description The data. */
             data: components["schemas"]["Json"];
             /**
              * @description discriminator enum property added by openapi-typescript
@@ -2105,9 +2186,12 @@ export interface components {
          *     }
          */
         CustomMessageBody: {
+            /** @description The program's name for this kind of message. */
             custom_type: string;
             details?: components["schemas"]["Json"] | null;
+            /** @description Whether the message is shown to people. */
             display?: boolean;
+            /** @description The content that the model receives. */
             parts: components["schemas"]["Part"][];
             /**
              * @description discriminator enum property added by openapi-typescript
@@ -2171,6 +2255,7 @@ export interface components {
         /** @enum {string} */
         ExportFormat: "jsonl" | "pi" | "operator" | "role-files" | "messages" | "messages-anthropic" | "markdown" | "html" | "workflow";
         /**
+         * @description A note that the session was exported.
          * @example {
          *       "entries": 39,
          *       "format": "jsonl",
@@ -2178,8 +2263,12 @@ export interface components {
          *     }
          */
         ExportedBody: {
-            /** Format: uint32 */
+            /**
+             * Format: uint32
+             * @description Number of exported entries.
+             */
             entries: number;
+            /** @description The format of the export. */
             format: string;
             /**
              * @description discriminator enum property added by openapi-typescript
@@ -2475,7 +2564,9 @@ export interface components {
          *     }
          */
         GraftBody: (components["schemas"]["GraftWhat"] & {
+            /** @description The source session. */
             source: components["schemas"]["SessionId"];
+            /** @description The entry of the source at which the content is pinned. */
             upto: components["schemas"]["EntryId"];
         }) & {
             /** @enum {string} */
@@ -2594,7 +2685,9 @@ export interface components {
          *     }
          */
         InputQueuedBody: {
+            /** @description The content. */
             parts: components["schemas"]["Part"][];
+            /** @description When the input is used. */
             queue: components["schemas"]["Queue"];
             /**
              * @description discriminator enum property added by openapi-typescript
@@ -2610,6 +2703,7 @@ export interface components {
          *     }
          */
         InputTakenBody: {
+            /** @description The entry with the queued input. */
             input: components["schemas"]["EntryId"];
             /**
              * @description discriminator enum property added by openapi-typescript
@@ -2655,7 +2749,9 @@ export interface components {
          *     }
          */
         LabelBody: {
+            /** @description The entry that gets the label. */
             target: components["schemas"]["EntryId"];
+            /** @description The label; `None` removes it. */
             text?: string | null;
             /**
              * @description discriminator enum property added by openapi-typescript
@@ -2717,6 +2813,7 @@ export interface components {
         /** @description The session and entry that a fork was created from. */
         Lineage: {
             at?: components["schemas"]["EntryId"] | null;
+            /** @description The session. */
             session: components["schemas"]["SessionId"];
         };
         /** @description The authenticated caller. */
@@ -2747,6 +2844,7 @@ export interface components {
         MemberChangedBody: {
             /** @description The membership was imported and has no effect in this store. Exports omit this flag. */
             elsewhere?: boolean;
+            /** @description The principal whose role changes. */
             member: components["schemas"]["Principal"];
             role?: components["schemas"]["Role"] | null;
             /**
@@ -2836,12 +2934,14 @@ export interface components {
             role: string;
         };
         /**
+         * @description A change of the model.
          * @example {
          *       "model": "demo",
          *       "type": "model_changed"
          *     }
          */
         ModelChangedBody: {
+            /** @description The new model: `PROVIDER/NAME`. */
             model: string;
             /**
              * @description discriminator enum property added by openapi-typescript
@@ -3047,8 +3147,11 @@ export interface components {
         };
         /** @description The origin of a user message that was not sent directly to the session. */
         Origin: {
+            /** @description Files that came with the message. */
             attachments?: components["schemas"]["BlobRef"][];
+            /** @description The channel's name, such as the name of a chat system. */
             channel: string;
+            /** @description The message that this one answers, in the channel's own terms. */
             reply_to?: string | null;
         };
         /** @description One part of a message. */
@@ -3089,8 +3192,11 @@ export interface components {
          * @enum {string}
          */
         Queue: "steer" | "next";
+        /** @description The model's reasoning before an answer. */
         ReasoningPart: {
+            /** @description Whether the provider withheld the reasoning. */
             redacted?: boolean;
+            /** @description The readable part of the reasoning. */
             text: string;
         };
         /** @description A turn in OpenAI's format. */
@@ -3115,8 +3221,11 @@ export interface components {
          * @enum {string}
          */
         Role: "reader" | "collaborator" | "owner";
+        /** @description The action of a round. */
         RoundAction: {
+            /** @description What kind of action it is. */
             kind: components["schemas"]["ActionKind"];
+            /** @description The tool's name, or a short description. */
             what?: string;
         };
         /**
@@ -3133,15 +3242,20 @@ export interface components {
          *     }
          */
         RoundBody: {
+            /** @description What the model does. */
             action: components["schemas"]["RoundAction"];
             /**
              * Format: float
              * @description The model's rating of its answer, from 0 to 1; absent if the answer had no rating.
              */
             confidence?: number | null;
-            /** Format: uint32 */
+            /**
+             * Format: uint32
+             * @description The number of the round.
+             */
             number: number;
             result?: components["schemas"]["RoundResult"] | null;
+            /** @description The trace id, as 32 hexadecimal digits. */
             trace_id?: string | null;
             /**
              * @description discriminator enum property added by openapi-typescript
@@ -3149,14 +3263,25 @@ export interface components {
              */
             type: "round";
         };
+        /** @description The result of a round. */
         RoundResult: {
-            /** Format: uint64 */
+            /**
+             * Format: uint64
+             * @description The cost of the round in billionths of a US dollar.
+             */
             cost_nano_usd?: number | null;
+            /** @description How the round ended. */
             status: components["schemas"]["RoundStatus"];
-            /** Format: uint64 */
+            /**
+             * Format: uint64
+             * @description The tokens that the round used.
+             */
             tokens?: number;
         };
-        /** @enum {string} */
+        /**
+         * @description How a round ended.
+         * @enum {string}
+         */
         RoundStatus: "ok" | "error" | "interrupted" | "malformed";
         /** @description Input: a string, or an array of parts or items. */
         Said: string | {
@@ -3445,6 +3570,7 @@ export interface components {
             type: "session:compacted";
         };
         /**
+         * @description The context is being compacted.
          * @example {
          *       "at": 1767225600000,
          *       "session": "019b76da-a800-7000-8000-000000000000",
@@ -3453,7 +3579,9 @@ export interface components {
          *     }
          */
         SessionCompactingEvent: {
+            /** @description When it happened. */
             at: components["schemas"]["TimestampMs"];
+            /** @description The session. */
             session: components["schemas"]["SessionId"];
             turn?: components["schemas"]["TurnId"] | null;
             /**
@@ -3674,12 +3802,14 @@ export interface components {
             type: "session:message";
         };
         /**
+         * @description A new title of the session.
          * @example {
          *       "title": "Stones",
          *       "type": "session_named"
          *     }
          */
         SessionNamedBody: {
+            /** @description The title. */
             title: string;
             /**
              * @description discriminator enum property added by openapi-typescript
@@ -3719,8 +3849,10 @@ export interface components {
             /** @enum {string} */
             type: "session:pressure";
         } | {
+            /** @description When it happened. */
             at: components["schemas"]["TimestampMs"];
             level: string;
+            /** @description The session. */
             session: components["schemas"]["SessionId"];
             turn?: components["schemas"]["TurnId"] | null;
             /** @enum {string} */
@@ -3899,7 +4031,10 @@ export interface components {
              */
             type: "session:shared";
         };
-        /** @enum {string} */
+        /**
+         * @description Whether a session accepts entries.
+         * @enum {string}
+         */
         SessionState: "created" | "active" | "closed" | "archived";
         /**
          * @example {
@@ -4002,6 +4137,7 @@ export interface components {
             type: "session:turn_started";
         };
         /**
+         * @description The turn waits for these approvals.
          * @example {
          *       "approvals": [
          *         "stones~1"
@@ -4014,7 +4150,9 @@ export interface components {
          */
         SessionWaitingEvent: {
             approvals: string[];
+            /** @description When it happened. */
             at: components["schemas"]["TimestampMs"];
+            /** @description The session. */
             session: components["schemas"]["SessionId"];
             turn?: components["schemas"]["TurnId"] | null;
             /**
@@ -4040,7 +4178,9 @@ export interface components {
          *     not change when the shortening algorithm changes.
          */
         Shortened: {
+            /** @description The entry with the long tool result. */
             entry: components["schemas"]["EntryId"];
+            /** @description The text that replaces it. */
             text: string;
         };
         Skill: {
@@ -4051,6 +4191,7 @@ export interface components {
             items: components["schemas"]["Skill"][];
         };
         /**
+         * @description A change of the active skills.
          * @example {
          *       "active": [
          *         "tea"
@@ -4059,6 +4200,7 @@ export interface components {
          *     }
          */
         SkillsChangedBody: {
+            /** @description The names of all active skills. */
             active: string[];
             /**
              * @description discriminator enum property added by openapi-typescript
@@ -4067,6 +4209,7 @@ export interface components {
             type: "skills_changed";
         };
         /**
+         * @description A change of the session's state.
          * @example {
          *       "reason": "done",
          *       "state": "closed",
@@ -4074,7 +4217,9 @@ export interface components {
          *     }
          */
         StateChangedBody: {
+            /** @description The reason, for display. */
             reason?: string | null;
+            /** @description The new state. */
             state: components["schemas"]["SessionState"];
             /**
              * @description discriminator enum property added by openapi-typescript
@@ -4100,15 +4245,30 @@ export interface components {
         };
         /** @description Structured details of a summary, stored next to its prose so that the next summary can include them. */
         SummaryDetails: {
-            /** @default [] */
+            /**
+             * @description Decisions that were made.
+             * @default []
+             */
             decisions: string[];
-            /** @default [] */
+            /**
+             * @description Facts that were established.
+             * @default []
+             */
             facts: string[];
-            /** @default [] */
+            /**
+             * @description Files that were changed.
+             * @default []
+             */
             files_changed: string[];
-            /** @default [] */
+            /**
+             * @description Files that were read.
+             * @default []
+             */
             files_read: string[];
-            /** @default [] */
+            /**
+             * @description Work that is not finished.
+             * @default []
+             */
             open_items: string[];
         };
         /**
@@ -4120,7 +4280,9 @@ export interface components {
          *     }
          */
         SystemNoteBody: {
+            /** @description Why the engine added the note. */
             reason?: string | null;
+            /** @description The text. */
             text: string;
             /**
              * @description discriminator enum property added by openapi-typescript
@@ -4128,16 +4290,20 @@ export interface components {
              */
             type: "system_note";
         };
+        /** @description Text of a message. */
         TextPart: {
+            /** @description The text. */
             text: string;
         };
         /**
+         * @description A change of the reasoning effort.
          * @example {
          *       "level": "high",
          *       "type": "thinking_changed"
          *     }
          */
         ThinkingChangedBody: {
+            /** @description The new level. */
             level: string;
             /**
              * @description discriminator enum property added by openapi-typescript
@@ -4174,36 +4340,46 @@ export interface components {
         TokenUsage: {
             /**
              * Format: uint64
+             * @description Input tokens read from the provider's cache.
              * @default 0
              */
             cache_read: number;
             /**
              * Format: uint64
+             * @description Input tokens written to the provider's cache.
              * @default 0
              */
             cache_write: number;
             /**
              * Format: uint64
+             * @description Input tokens, without cache reads and writes.
              * @default 0
              */
             input: number;
             /**
              * Format: uint64
+             * @description Output tokens, including reasoning.
              * @default 0
              */
             output: number;
             /**
              * Format: uint64
+             * @description Output tokens used for reasoning.
              * @default 0
              */
             reasoning: number;
         };
+        /** @description A model's call of a tool. */
         ToolCallPart: {
+            /** @description The id that connects the call with its result. */
             call_id: string;
+            /** @description The input, as the model wrote it. */
             input: components["schemas"]["Json"];
+            /** @description The tool's name. */
             name: string;
         };
         /**
+         * @description The result of a tool call.
          * @example {
          *       "call_id": "c1",
          *       "duration_ms": 12,
@@ -4229,13 +4405,21 @@ export interface components {
          *     }
          */
         ToolResultBody: {
+            /** @description The id of the call. */
             call_id: string;
-            /** Format: uint64 */
+            /**
+             * Format: uint64
+             * @description How long the tool ran, in milliseconds.
+             */
             duration_ms?: number | null;
             full?: components["schemas"]["BlobRef"] | null;
+            /** @description Whether the call was interrupted, so that its effect is unknown. */
             interrupted?: boolean;
+            /** @description Whether the tool failed. */
             is_error?: boolean;
+            /** @description The content. */
             parts: components["schemas"]["Part"][];
+            /** @description The name of the tool. */
             tool?: string | null;
             /**
              * @description discriminator enum property added by openapi-typescript
@@ -4309,6 +4493,7 @@ export interface components {
             turn: string;
         };
         /**
+         * @description The end of a turn.
          * @example {
          *       "cost_nano_usd": 3700,
          *       "outcome": "completed",
@@ -4322,10 +4507,14 @@ export interface components {
         TurnEndedBody: {
             /** @description The reason, for failed and limited turns: `turn_limit`, `budget_exceeded`, `context_overflow` … */
             code?: string | null;
-            /** Format: uint64 */
+            /**
+             * Format: uint64
+             * @description The cost of the turn in billionths of a US dollar.
+             */
             cost_nano_usd?: number | null;
             /** @description A description for people. */
             message?: string | null;
+            /** @description How the turn ended. */
             outcome: components["schemas"]["TurnOutcome"];
             /**
              * @description discriminator enum property added by openapi-typescript
@@ -4335,16 +4524,23 @@ export interface components {
             usage?: components["schemas"]["TokenUsage"] | null;
         };
         TurnId: string;
-        /** @enum {string} */
+        /**
+         * @description How a turn ended.
+         * @enum {string}
+         */
         TurnOutcome: "completed" | "cancelled" | "failed" | "limited";
         /**
+         * @description The start of a turn.
          * @example {
          *       "trace_id": "4bf92f3577b34da6a3ce929d0e0e4736",
          *       "type": "turn_started"
          *     }
          */
         TurnStartedBody: {
-            /** @default null */
+            /**
+             * @description The trace id, as 32 hexadecimal digits.
+             * @default null
+             */
             trace_id: string | null;
             /**
              * @description discriminator enum property added by openapi-typescript
@@ -4368,6 +4564,7 @@ export interface components {
             total: components["schemas"]["Total"];
         };
         /**
+         * @description A message from a user.
          * @example {
          *       "origin": {
          *         "channel": "mail",
@@ -4391,6 +4588,7 @@ export interface components {
          */
         UserMessageBody: {
             origin?: components["schemas"]["Origin"] | null;
+            /** @description The content. */
             parts: components["schemas"]["Part"][];
             /**
              * @description discriminator enum property added by openapi-typescript
@@ -4400,13 +4598,17 @@ export interface components {
         };
         /** @description The model calls that wrote a summary. */
         WrittenBy: components["schemas"]["TokenUsage"] & {
-            /** Format: uint32 */
+            /**
+             * Format: uint32
+             * @description Number of model calls.
+             */
             calls: number;
             /**
              * Format: uint64
              * @description `None` if the price is unknown.
              */
             cost_nano_usd?: number | null;
+            /** @description The model that wrote the summary. */
             model: string;
         };
     };

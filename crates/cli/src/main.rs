@@ -6,7 +6,7 @@
 //! - [`render`] writes all output.
 //! - [`failure`] defines the errors, with their exit codes and hints.
 //!
-//! Stdout contains only data. Errors, notes and progress go to stderr, also with `--json`.
+//! Stdout contains only data. Errors, notes and progress go to stderr, even with `--json`.
 
 mod agents;
 mod app;

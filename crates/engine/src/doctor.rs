@@ -190,7 +190,7 @@ impl<'a> Examination<'a> {
         self.folded.messages = count.unwrap_or(0);
         self.folded.head.seq = self.seq;
         if self.folded != *self.stored {
-            self.report("cache", "the session's summary does not equal the fold of its log".to_owned());
+            self.report("cache", "the session's summary does not match its log".to_owned());
         }
     }
 }

@@ -99,7 +99,7 @@ impl Compactions<'_> {
         }
     }
 
-    /// Measure the pressure, report a new level to followers, and compact if needed.
+    /// Measure the pressure, report it to followers unless it stayed green, and compact if needed.
     pub async fn relieve(
         self,
         scope: &Scope,

@@ -229,8 +229,8 @@ async fn poll(wakeups: Weak<Wakeups>, store: Arc<dyn Store>) {
             Ok(Some(now)) if mark == Some(now) && polled_at.elapsed() < POLL_INTERVAL_MAX => {}
             Ok(now) => {
                 (mark, polled_at) = (now, began);
-                // List the followed sessions only now: a follower that starts later reads the store after this
-                // change mark.
+                // List the followed sessions after reading the mark: a follower that starts later reads the store
+                // itself, at a later state.
                 poll_heads(&wakeups, store.as_ref(), wakeups.followed()).await;
             }
             Err(error) => tracing::debug!(%error, "failed to poll the store for changes"),

@@ -148,6 +148,53 @@ impl SapwoodBuilder {
     }
 }
 
+impl Sapwood {
+    /// Open `sqlite:FILE`, `jsonl:DIR`, `postgres://USER@HOST/DB` or `memory:` as the local operator, with
+    /// the default models and tools.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), sapwood::Error> {
+    /// let sapwood = sapwood::Sapwood::open("memory:")?;
+    /// let ana = sapwood.with_scope(sapwood::Scope::user("acme".parse()?, "ana".parse()?));
+    /// assert_eq!(ana.scope().tenant.as_str(), "acme");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn open(url: &str) -> Result<Self> {
+        Self::builder(url)?.build()
+    }
+
+    /// Open a store by URL and configure models and tools: see [`SapwoodBuilder`].
+    ///
+    /// ```
+    /// # fn main() -> Result<(), sapwood::Error> {
+    /// let sapwood = sapwood::Sapwood::builder("memory:")?.default_model("ollama/llama3.2").build()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn builder(url: &str) -> Result<SapwoodBuilder> {
+        Ok(SapwoodBuilder::new(open_store(url, StoreOptions::default())?))
+    }
+
+    /// Use an own store, with the default models and tools. To configure them too, pass the store to
+    /// [`SapwoodBuilder::new`].
+    ///
+    /// ```
+    /// # fn main() -> Result<(), sapwood::Error> {
+    /// use sapwood::storage::{Durability, StoreOptions, open_store};
+    ///
+    /// let dir = tempfile::tempdir().unwrap();
+    /// let url = format!("sqlite:{}", dir.path().join("sessions.db").display());
+    /// let options = StoreOptions { durability: Durability::Normal, ..StoreOptions::default() };
+    /// let sapwood = sapwood::Sapwood::with_store(open_store(&url, options)?)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn with_store(store: Arc<dyn Store>) -> Result<Self> {
+        SapwoodBuilder::new(store).build()
+    }
+}
+
 /// An engine over a store, with the system clock. It cannot run turns until it has [`Backends`].
 pub fn engine_over(store: Arc<dyn Store>) -> Engine {
     Engine::new(store, Arc::new(SystemClock)).with_tokenizers(Arc::new(KnownTokenizers))

@@ -82,7 +82,7 @@ Examples:
         #[arg(long, value_name = "DIR")]
         mirror: Option<PathBuf>,
     },
-    /// Cancel a run, also if another process runs it
+    /// Cancel a run, even if another process is running it
     #[command(after_help = "\
 Examples:
   sapwood flow cancel flow-harbour")]

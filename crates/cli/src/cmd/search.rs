@@ -73,7 +73,7 @@ pub async fn run(app: &mut App, args: SearchArgs) -> Result<()> {
     let shown: BTreeSet<&SessionId> = hits.iter().map(|hit| &hit.session).collect();
     for session in shown {
         match app.note_read(session).await {
-            // The session was erased meanwhile, so there is no read to record.
+            // The session was erased in the meantime, so there is no read to record.
             Err(failure) if failure.code == "session.not_found" => {}
             noted => noted?,
         }

@@ -29,7 +29,7 @@ Examples:
 pub struct TreeArgs {
     /// Session id, unique prefix, or @last
     session: String,
-    /// Draw every entry, also in a large tree
+    /// Draw every entry, even in a large tree
     #[arg(long)]
     all: bool,
 }

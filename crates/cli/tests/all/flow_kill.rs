@@ -119,7 +119,7 @@ fn check_whole(world: &World) {
 #[test]
 fn a_run_killed_before_its_first_turn_enters_the_node_once() {
     on_each_store(|world| {
-        // Another turn runs in the first node's session: the visit waits, and the runner is killed meanwhile.
+        // Another turn runs in the first node's session: the runner is killed while the visit waits.
         let slow = actor(
             world,
             "slow",

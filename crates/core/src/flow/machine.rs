@@ -31,7 +31,7 @@ pub enum VisitResult {
     },
 }
 
-/// An input of the machine.
+/// An input to the state machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Input {
     Visited {

@@ -33,7 +33,7 @@ pub struct Answer {
     pub stop: Stop,
 }
 
-/// An input of the machine.
+/// An input to the state machine.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Input {
     /// The model answered. `faults` maps call indexes to schema errors of their inputs. `leaf` is the parent entry of

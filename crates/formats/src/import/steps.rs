@@ -123,7 +123,7 @@ pub enum PathKind {
 pub enum RecordRef {
     /// The entry with this key.
     Entry(RecordKey),
-    /// A record that may have no entry. In that case, a compaction keeps from the next entry.
+    /// A record that may have no entry. In that case, a compaction keeps everything from the next entry on.
     Record(RecordKey),
 }
 

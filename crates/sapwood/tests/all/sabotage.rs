@@ -98,7 +98,7 @@ fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
     text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned())).unwrap_or_default()
 }
 
-/// The message with which the simulation detects a defect, from the first seed that shows it.
+/// The panic message of the first seed for which the simulation detects the defect.
 fn simulation_failure(defect: Defect) -> Option<String> {
     (1..=SEEDS).find_map(|seed| {
         let sabotage = Sabotage::new(defect, seed);

@@ -160,7 +160,7 @@ pub fn routes() -> Vec<Route> {
     routes
 }
 
-/// Prepares a session for the route. Returns the turn and the approval for its path.
+/// Prepares a session for the route. Returns the object id (such as a turn id) and the approval id for the path.
 pub async fn prepare(server: &TestServer, route: &Route, session: &str) -> (String, String) {
     server.shared_session(session).await;
     let base = format!("/v1/sessions/{session}");

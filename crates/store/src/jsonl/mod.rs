@@ -57,7 +57,7 @@ use layout::{Layout, id_of_stem};
 use session_log::SessionLog;
 use tenant::TenantDir;
 
-/// When a session is written to a file.
+/// When a session is first written to a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PersistFrom {
     /// With the first message.

@@ -12,8 +12,8 @@ use sapwood_core::port::store::Result;
 use super::connection::StoreConnection;
 use super::error::AtPath;
 
-/// Recent positions are moved whenever the row number passes a multiple of this, which bounds their
-/// number.
+/// Positions are moved from `recent_places` to `places` whenever the row number passes a multiple of
+/// this, so that `recent_places` stays small.
 const RECENT_POSITIONS_MAX: i64 = 1_024;
 /// An append of at least this many entries fills whole pages, so its positions are written to
 /// `places` directly.

@@ -46,7 +46,7 @@ impl Intent {
     }
 }
 
-/// The phrases that request a call of one tool.
+/// The phrases that request a call to one tool.
 struct ToolPhrase {
     /// The request starts with one of these phrases.
     prefixes: &'static [&'static str],

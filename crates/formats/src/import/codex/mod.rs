@@ -14,8 +14,8 @@
 //!   to Codex, not to the thread, so dropped settings are added again.
 //! - A fork contains only its own records and references its base. The caller passes the base's lines first, through
 //!   [`Reader::push_inherited`]. Their usage is counted in the base. If a base is missing, responses are identified
-//!   by the fork's own earlier responses and the number of bases found, so that they are not counted again when
-//!   another base is found.
+//!   only on the fork's own earlier responses and the number of bases found. A later import that finds more bases
+//!   derives the same keys, so it does not count the usage again.
 //! - Older forks begin with copies of their source's records, starting with its `session_meta`. The copies are written
 //!   at the same time. Their usage is counted in the source.
 //!

@@ -77,8 +77,8 @@ impl ResponseTarget {
             fork_at: Some(last),
         };
         let head = state.engine.directory().summary(&caller.scope, &target.session).await?.head;
-        // Responses after a conversation's response must not extend the conversation. An unstored response needs a
-        // separate session, which can be erased.
+        // If the previous response belongs to a conversation, the new one must not extend that conversation. An
+        // unstored response needs a separate session, which can be erased.
         if head.leaf != Some(last) || RequestParams::of(&entries).conversation || !store {
             return target.forked(state, caller).await;
         }

@@ -1,4 +1,4 @@
-//! Tests that layouts are created, migrated and rejected, also while other processes access the
+//! Tests that layouts are created, migrated and rejected, even while other processes access the
 //! file.
 
 use std::sync::Arc;
