@@ -126,6 +126,7 @@ impl Default for HookRegistry {
 }
 
 impl HookRegistry {
+    /// Whether no hook is installed.
     pub fn is_empty(&self) -> bool {
         self.installed.is_empty()
     }
