@@ -2,7 +2,7 @@
 //! decodes bodies, and [`upcast`] upgrades bodies of older versions.
 //!
 //! A body either is in the tree and becomes the new leaf, or is outside the tree and does not change the leaf. The
-//! table below is the only definition of which bodies are in the tree.
+//! table below is the only definition of the kinds, of which bodies are in the tree, and of the events of each kind.
 
 pub mod codec;
 pub mod jsonl;
@@ -42,7 +42,7 @@ pub enum Stance {
 }
 
 macro_rules! bodies {
-    ($($code:literal $variant:ident $name:literal $stance:ident;)*) => {
+    ($($code:literal $variant:ident $name:literal $stance:ident [$($event:literal),*];)*) => {
         /// The kind of an entry. The numbers are stored on disk: never reuse one.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum Kind {
@@ -74,6 +74,11 @@ macro_rules! bodies {
             /// The kind with this number.
             pub fn from_code(code: u8) -> Option<Kind> {
                 match code { $($code => Some(Kind::$variant),)* _ => None }
+            }
+            /// The names of the events of this kind of entry. Usually there is one; otherwise the body determines which
+            /// one it is.
+            pub fn events(self) -> &'static [&'static str] {
+                match self { $(Kind::$variant => &[$($event),*],)* }
             }
             /// Whether entries of this kind become the leaf.
             pub fn stance(self) -> Stance {
@@ -111,34 +116,34 @@ macro_rules! bodies {
 }
 
 bodies! {
-    1  UserMessage      "user_message"      InTree;
-    2  AssistantMessage "assistant_message" InTree;
-    3  ToolResult       "tool_result"       InTree;
-    4  SystemNote       "system_note"       InTree;
-    5  CustomMessage    "custom_message"    InTree;
-    6  Compaction       "compaction"        InTree;
-    7  BranchSummary    "branch_summary"    InTree;
-    8  ModelChanged     "model_changed"     InTree;
-    9  ThinkingChanged  "thinking_changed"  InTree;
-    10 SkillsChanged    "skills_changed"    InTree;
-    11 ContextChanged   "context_changed"   InTree;
-    12 Graft            "graft"             InTree;
-    32 LeafMoved        "leaf_moved"        OutsideTree;
-    33 Label            "label"             OutsideTree;
-    34 SessionNamed     "session_named"     OutsideTree;
-    35 CustomInfo       "custom_info"       OutsideTree;
-    36 TurnStarted      "turn_started"      OutsideTree;
-    37 TurnEnded        "turn_ended"        OutsideTree;
-    38 Round            "round"             OutsideTree;
-    39 ApprovalAsked    "approval_asked"    OutsideTree;
-    40 ApprovalAnswered "approval_answered" OutsideTree;
-    41 ArtifactPut      "artifact_put"      OutsideTree;
-    42 MemberChanged    "member_changed"    OutsideTree;
-    43 StateChanged     "state_changed"     OutsideTree;
-    44 Exported         "exported"          OutsideTree;
-    45 InputQueued      "input_queued"      OutsideTree;
-    46 InputTaken       "input_taken"       OutsideTree;
-    47 CancelAsked      "cancel_asked"      OutsideTree;
+    1  UserMessage      "user_message"      InTree      ["session:message"];
+    2  AssistantMessage "assistant_message" InTree      ["agent:message"];
+    3  ToolResult       "tool_result"       InTree      ["agent:tool_result"];
+    4  SystemNote       "system_note"       InTree      ["session:message"];
+    5  CustomMessage    "custom_message"    InTree      ["session:message"];
+    6  Compaction       "compaction"        InTree      ["session:compacted", "session:trimmed"];
+    7  BranchSummary    "branch_summary"    InTree      ["session:branched"];
+    8  ModelChanged     "model_changed"     InTree      ["session:settings_changed"];
+    9  ThinkingChanged  "thinking_changed"  InTree      ["session:settings_changed"];
+    10 SkillsChanged    "skills_changed"    InTree      ["session:settings_changed"];
+    11 ContextChanged   "context_changed"   InTree      ["session:settings_changed"];
+    12 Graft            "graft"             InTree      ["session:grafted"];
+    32 LeafMoved        "leaf_moved"        OutsideTree ["session:branched"];
+    33 Label            "label"             OutsideTree ["session:labelled"];
+    34 SessionNamed     "session_named"     OutsideTree ["session:renamed"];
+    35 CustomInfo       "custom_info"       OutsideTree ["session:info", "session:pressure", "flow:event", "flow:entered"];
+    36 TurnStarted      "turn_started"      OutsideTree ["session:turn_started"];
+    37 TurnEnded        "turn_ended"        OutsideTree ["session:turn_completed", "session:cancelled"];
+    38 Round            "round"             OutsideTree ["cost:updated"];
+    39 ApprovalAsked    "approval_asked"    OutsideTree ["agent:approval_requested"];
+    40 ApprovalAnswered "approval_answered" OutsideTree ["agent:approval_answered"];
+    41 ArtifactPut      "artifact_put"      OutsideTree ["session:artifact"];
+    42 MemberChanged    "member_changed"    OutsideTree ["session:shared"];
+    43 StateChanged     "state_changed"     OutsideTree ["session:reopened", "session:closed", "session:archived"];
+    44 Exported         "exported"          OutsideTree ["session:exported"];
+    45 InputQueued      "input_queued"      OutsideTree ["session:queued"];
+    46 InputTaken       "input_taken"       OutsideTree ["session:dequeued"];
+    47 CancelAsked      "cancel_asked"      OutsideTree ["session:cancel_asked"];
 }
 
 impl Kind {

@@ -4,7 +4,7 @@
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use crate::entry::{Body, Kind, Outcome, Record, SessionState, Strategy, codec::CodecError};
+use crate::entry::{Body, Outcome, Record, SessionState, Strategy, codec::CodecError};
 use crate::flow::assignment::ASSIGNMENT_INFO;
 use crate::flow::event::RUN_INFO;
 use crate::id::{EntryId, Seq, SessionId, TimestampMs, TurnId};
@@ -51,38 +51,8 @@ impl<'a> Event<'a> {
     }
 }
 
-/// The names of the events of this kind of entry. Usually there is one; otherwise the body determines which one it is.
-pub fn event_names(kind: Kind) -> &'static [&'static str] {
-    match kind {
-        Kind::UserMessage | Kind::SystemNote | Kind::CustomMessage => &["session:message"],
-        Kind::AssistantMessage => &["agent:message"],
-        Kind::ToolResult => &["agent:tool_result"],
-        Kind::Compaction => &["session:compacted", "session:trimmed"],
-        Kind::BranchSummary | Kind::LeafMoved => &["session:branched"],
-        Kind::ModelChanged | Kind::ThinkingChanged | Kind::SkillsChanged | Kind::ContextChanged => {
-            &["session:settings_changed"]
-        }
-        Kind::Graft => &["session:grafted"],
-        Kind::Label => &["session:labelled"],
-        Kind::SessionNamed => &["session:renamed"],
-        Kind::CustomInfo => &["session:info", "session:pressure", "flow:event", "flow:entered"],
-        Kind::TurnStarted => &["session:turn_started"],
-        Kind::TurnEnded => &["session:turn_completed", "session:cancelled"],
-        Kind::Round => &["cost:updated"],
-        Kind::ApprovalAsked => &["agent:approval_requested"],
-        Kind::ApprovalAnswered => &["agent:approval_answered"],
-        Kind::ArtifactPut => &["session:artifact"],
-        Kind::MemberChanged => &["session:shared"],
-        Kind::StateChanged => &["session:reopened", "session:closed", "session:archived"],
-        Kind::Exported => &["session:exported"],
-        Kind::InputQueued => &["session:queued"],
-        Kind::InputTaken => &["session:dequeued"],
-        Kind::CancelAsked => &["session:cancel_asked"],
-    }
-}
-
 fn event_name(record: &Record) -> Result<&'static str, CodecError> {
-    let names = event_names(record.meta.kind);
+    let names = record.meta.kind.events();
     if let [name] = names {
         return Ok(name);
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use sapwood::core::entry::{Entry, Kind, Meta};
 use sapwood::core::openapi::{example_bodies, schema_name};
-use sapwood::core::project::event::{Event, event_names};
+use sapwood::core::project::event::Event;
 use sapwood::core::{Body, EntryId, Principal, TimestampMs, TurnId};
 use sapwood::engine::{Fragment, FragmentKind};
 use sapwood::{Seq, SessionId};
@@ -38,7 +38,7 @@ pub fn split_events(document: &mut Value) {
 fn kinds_by_name() -> BTreeMap<&'static str, Vec<Kind>> {
     let mut kinds = BTreeMap::<_, Vec<Kind>>::new();
     for kind in Kind::ALL {
-        event_names(*kind).iter().for_each(|name| kinds.entry(*name).or_default().push(*kind));
+        kind.events().iter().for_each(|name| kinds.entry(*name).or_default().push(*kind));
     }
     kinds
 }

@@ -7,7 +7,6 @@ use sapwood::Scope;
 use sapwood::core::entry::{Draft, Kind, codec};
 use sapwood::core::openapi::example_bodies;
 use sapwood::core::port::store::{Append, NewSession};
-use sapwood::core::project::event::event_names;
 use sapwood::core::{Body, EntryId, TenantId, TimestampMs, TurnId};
 use serde_json::{Value, json};
 
@@ -55,7 +54,7 @@ fn every_kind_of_entry_has_a_schema_and_an_example_that_round_trips() {
 fn every_event_has_a_schema_and_a_valid_example() {
     let variants = variants("Event");
     let names: BTreeSet<&str> = variants.iter().map(|(name, _)| *name).collect();
-    for name in Kind::ALL.iter().flat_map(|kind| event_names(*kind)) {
+    for name in Kind::ALL.iter().flat_map(|kind| kind.events()) {
         assert!(names.contains(name), "{name} has no schema");
     }
     assert!(names.contains("agent:token") && names.contains("session:waiting"), "{names:?}");
