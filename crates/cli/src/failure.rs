@@ -280,7 +280,7 @@ fn turn_hint_for(code: &str) -> &'static str {
             "it was already answered or its turn has ended; run `sapwood feed SESSION` to see what happened"
         }
         "model.no_key" => {
-            "set ANTHROPIC_API_KEY, OPENAI_API_KEY, GEMINI_API_KEY …, or use the model demo, which needs no key"
+            "set ANTHROPIC_API_KEY, OPENAI_API_KEY, GEMINI_API_KEY …, or use the model `demo`, which needs no key"
         }
         "model.key_refused" => "check the provider's API key",
         "model.unknown" => {

@@ -392,7 +392,7 @@ impl Agent {
         check(is_kebab(&self.id), "id", "is not lower-case words joined by hyphens");
         let prompt = self.system_prompt.as_deref().unwrap_or_default();
         check(prompt.len() <= SYSTEM_PROMPT_BYTES_MAX, "system_prompt", "is longer than 256 KB");
-        check(self.fallback_chain.len() <= CHAIN_MAX, "fallback_chain", "has more than 8 links");
+        check(self.fallback_chain.len() <= CHAIN_MAX, "fallback_chain", "has more than 8 models");
         check(
             self.temperature.is_none_or(|t| (0.0..=2.0).contains(&t)),
             "temperature",

@@ -17,7 +17,7 @@ use crate::tree::Lookup;
 const RANGES_MAX: usize = 64;
 /// Maximum number of file-backed models in a record.
 pub const MODELS_MAX: usize = 64;
-/// The prefix of the source id in a `fork` line of the audit.
+/// The prefix of the source id in a `fork` line of the audit log.
 const FORKED_FROM: &str = "from ";
 
 /// The origin of entries.
@@ -190,7 +190,7 @@ pub struct OriginTrace {
     seen: BTreeSet<SessionId>,
     /// The session's origin. Final once [`OriginTrace::wanted`] is `None`.
     source: Source,
-    /// Whether the audit contains the session's creation.
+    /// Whether the audit log contains the session's creation.
     has_begun: bool,
 }
 
@@ -235,7 +235,7 @@ impl OriginTrace {
         self.wanted.take_if(|_| self.source == Source::Imported);
     }
 
-    /// Whether the audit contains the session's creation.
+    /// Whether the audit log contains the session's creation.
     pub fn has_begun(&self) -> bool {
         self.has_begun
     }

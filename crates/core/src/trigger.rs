@@ -97,7 +97,7 @@ impl Trigger {
             return Some(format!("its prompt is over {PROMPT_BYTES_MAX} bytes"));
         }
         unknown_placeholder(&self.prompt).map(|name| {
-            format!("its prompt has {{{{{name}}}}}; use payload, payload.FIELD, trigger or fired_at")
+            format!("its prompt has an unknown placeholder {{{{{name}}}}}; use payload, payload.FIELD, trigger or fired_at")
         })
     }
 

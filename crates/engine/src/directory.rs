@@ -1,4 +1,4 @@
-//! Find sessions and entries by the names that users type, list and search sessions, and read the audit. A session is named
+//! Find sessions and entries by the names that users type, list and search sessions, and read the audit log. A session is named
 //! by its id, a unique id prefix or `@last`; an entry by its seq, its id, a unique prefix of its id, or a label.
 
 use sapwood_core::entry::{SessionState, Stance};

@@ -26,7 +26,7 @@ pub struct Diagnosis {
     pub findings: Vec<Finding>,
 }
 
-/// Check every session that the caller may see, and the audit if the caller sees all of it.
+/// Check every session that the caller may see, and the audit log if the caller sees all of it.
 pub async fn diagnose(
     engine: &Engine,
     scope: &Scope,

@@ -20,7 +20,7 @@ pub struct InjectOptions {
     /// Fail with a conflict unless this is the end of the log.
     pub expected_head: Option<Seq>,
     pub idempotency_key: Option<String>,
-    /// The name of the operation in the audit; `None` writes no audit line.
+    /// The name of the operation in the audit log; `None` writes no audit line.
     pub audited: Option<&'static str>,
 }
 

@@ -1,6 +1,6 @@
 //! The core that all services share: the store, the clock, the caches and the configuration.
 //!
-//! **Invariant:** this module knows no service. Each service is declared in its own module with [`service!`], which also adds
+//! **Invariant:** this module depends on no service. Each service is declared in its own module with [`service!`], which also adds
 //! its accessor to [`Engine`].
 
 use std::sync::Arc;

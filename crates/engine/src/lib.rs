@@ -10,7 +10,7 @@
 //! | [`Engine::turn_control`] | [`turn`] | cancel, steer, answer and show turns from any process |
 //! | [`Engine::edits`] | [`edits`] | inject messages, branch, label, trim, name artifacts |
 //! | [`Engine::views`] | [`views`], [`export`] | context, tree, feed, ledger, usage, exports |
-//! | [`Engine::directory`] | [`directory`] | find, list and search sessions; the audit |
+//! | [`Engine::directory`] | [`directory`] | find, list and search sessions; the audit log |
 //! | [`Engine::events`] | [`follow`], [`subscribe`] | follow entries and fragments |
 //! | [`Engine::compaction`] | [`compact`], [`pressure`] | replace older messages with a summary, and decide when |
 //! | [`Engine::configuration`] | [`configuration`] | the agent and the models of a turn; which entries may decide that |

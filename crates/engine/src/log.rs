@@ -43,7 +43,7 @@ impl Log<'_> {
     }
 
     /// Read a session, let `decide` choose the entries, and append them; retry on a conflict. `what` names
-    /// the operation in the audit.
+    /// the operation in the audit log.
     pub(crate) async fn decide<F, D>(
         self,
         scope: &Scope,

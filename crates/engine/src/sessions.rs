@@ -244,10 +244,10 @@ impl Sessions<'_> {
         archived
     }
 
-    /// Archive a session whose lease is held. No turn runs, so an open turn waits for an answer or lost its
-    /// process. The open turn is ended first, or it would stay open forever.
+    /// Archive a session whose lease is held. No turn is running: an open turn waits for an answer, or its
+    /// process died. The open turn is ended first, or it would stay open forever.
     async fn archive_held(self, scope: &Scope, session: &SessionId, fence: u64) -> Result<()> {
-        // Learn before archiving: an archived session accepts no entries, including the memory mark.
+        // Learn before archiving: an archived session accepts no entries, including the memory checkpoint.
         self.engine.memories().learn_at_end(&scope.tenant, session).await;
         let before = self.engine.store.summary(scope, session).await?;
         if let Some(turn) = before.open_turn.filter(|_| before.state != SessionState::Archived) {

@@ -64,7 +64,7 @@ pub fn parse_authority(json: &str) -> serde_json::Result<Authority> {
 }
 
 /// Adds the authority record to the summary of a session that an earlier version created. `source`
-/// is the session's origin according to the audit. An open turn of an imported session is closed
+/// is the session's origin according to the audit log. An open turn of an imported session is closed
 /// here, because no process will end it.
 pub fn settle_summary(summary: &mut Summary, source: Source) {
     summary.authority = Some(match source {
@@ -172,7 +172,7 @@ pub fn fork_note(fork: &Fork) -> AuditNote {
     AuditNote { detail, ..session_note(AuditAction::Fork, &fork.new.id) }
 }
 
-/// Returns the initial state of a fork's summary. The fork branches off at the entry `at`, which has
+/// Returns the initial state of the summary of a fork that branches off at the entry with this seq and
 /// this id.
 pub fn fork_point<L: Lookup>(
     source: Option<&Authority>,

@@ -96,7 +96,7 @@ fn appends_each(stage: &Stage) -> usize {
     (stage.sizes.appends / CONNECTIONS).max(EACH_MIN)
 }
 
-/// The messages of each connection: texts of the corpus, alternating between users and models.
+/// One message text per connection, from the user and assistant messages of the corpus.
 fn texts() -> Vec<String> {
     let texts = bodies(SEED).filter(|body| matches!(body, Body::UserMessage(_) | Body::AssistantMessage(_)));
     texts.map(|body| body.text()).filter(|text| !text.is_empty()).take(CONNECTIONS).collect()

@@ -127,7 +127,7 @@ mod device {
     }
 
     impl Keyboard {
-        /// Open the keyboard. `None` if stdin or stdout is not a terminal.
+        /// Switch the terminal to raw mode to read keys. `None` if stdin or stdout is not a terminal.
         pub fn open() -> Option<Self> {
             let stdin = std::io::stdin();
             if !rustix::termios::isatty(&stdin) || !rustix::termios::isatty(std::io::stdout()) {

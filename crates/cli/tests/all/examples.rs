@@ -1,5 +1,5 @@
-//! The example clients, with types generated from the server's OpenAPI document, against the real server; and tokens
-//! of an external issuer. The Rust client is tested with the server.
+//! Runs the example clients, with types generated from the OpenAPI document, against the real server. Also tests tokens
+//! of an external issuer. The Rust client is tested in the server crate.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

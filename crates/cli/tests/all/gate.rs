@@ -200,7 +200,7 @@ fn an_upload_starts_nothing_over_http() {
     });
 }
 
-/// Stores of the previous version have no authority records: the audit shows which sessions were imported.
+/// Stores of the previous version have no authority records: the audit log shows which sessions were imported.
 #[test]
 fn imported_sessions_of_an_earlier_version_are_recognized_by_the_audit() {
     on_all_stores(|world| {

@@ -96,7 +96,7 @@ fn hooks_are_listed_and_can_be_tested_without_side_effects() {
     assert_eq!((&results[1]["actions"][0]["do"], &results[1]["goes_on"]), (&json!("open"), &json!(true)));
     assert_eq!(received_events(&world, "changer")[0]["rehearsal"], true);
     assert!(world.lines(&["ls"]).is_empty(), "`hook test` opened a session");
-    // The sample event has another tool, so only the hook without a tool filter runs.
+    // The sample event names a different tool, so only the hook without a tool filter runs.
     assert_eq!(world.lines(&["hook", "test", "before_tool"]).len(), 1);
     assert_eq!(world.fail(3, &["hook", "test", "before_breakfast"])["code"], "hook.not_found");
 }

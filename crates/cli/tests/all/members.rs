@@ -1,4 +1,4 @@
-//! Access rights of members and tenants, and the audit.
+//! Access rights of members and tenants, and the audit log.
 
 use serde_json::json;
 
@@ -83,7 +83,7 @@ fn the_audit_records_who_did_what_and_can_be_verified() {
         assert_eq!(world.lines(&["audit", "--session", "s"])[4]["detail"], "user:bob removed");
         assert_eq!(world.lines(&["audit", "--limit", "2"]).len(), 2);
         assert_eq!(world.lines(&["audit", "--after", "3"]).len(), 2);
-        // A user who sees only part of the audit cannot verify it, and the doctor reports no finding about it.
+        // A user who sees only part of the audit log cannot verify it, and the doctor reports no finding about it.
         assert_eq!(world.fail(2, &["--as", "bob", "audit", "--verify"])["code"], "input.usage");
         assert_eq!(world.json(&["--as", "bob", "doctor"])["findings"], json!([]));
     });

@@ -122,7 +122,7 @@ fn a_server_refuses_to_listen_on_public_addresses_without_a_key() {
     assert_eq!(request(&format!("127.0.0.1:{port}"), "GET", "/v1/sessions", None, "").0, 401);
 }
 
-/// Another process writes all the time. The reader reconnects after every few events, and the server is killed and
+/// Another process writes continuously. The reader reconnects after every few events, and the server is killed and
 /// restarted several times.
 #[test]
 fn a_reader_that_reconnects_across_restarts_sees_every_event_once_and_in_order() {

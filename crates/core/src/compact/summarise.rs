@@ -67,7 +67,7 @@ pub fn turn_request(archive: &Archive<'_>, so_far: &str, chunk: &str) -> Summary
     )
 }
 
-/// The summary that the first request starts from: the earlier story and its details.
+/// The summary that the first request starts from: the text of the previous summary and its details.
 pub fn story_so_far(archive: &Archive<'_>) -> String {
     let carried = &archive.details;
     let mut text = archive.past_story();

@@ -109,7 +109,7 @@ impl Visit {
     pub fn next_action(&self, assignment: &Assignment) -> NextAction {
         let Some((_, Some(ended))) = &self.turn else { return NextAction::Continue };
         if ended.code.as_deref() == Some(DECLINED) {
-            let why = ended.message.clone().unwrap_or_else(|| "a person did not agree".to_owned());
+            let why = ended.message.clone().unwrap_or_else(|| "a person declined".to_owned());
             return NextAction::Declined { why };
         }
         let is_completed = ended.outcome == Outcome::Completed;

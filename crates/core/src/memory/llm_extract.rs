@@ -1,5 +1,5 @@
 //! Memory extraction with a model: the prompt, and parsing of the answer. The answer is strict JSON. Every memory cites
-//! the lines it was learned from, including at least one line of the owner. Any mistake invalidates the whole answer,
+//! the lines it was learned from, including at least one line by the owner. Any mistake invalidates the whole answer,
 //! and the rules are used instead.
 
 use std::fmt::Write;

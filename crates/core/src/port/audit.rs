@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::id::{SessionId, TimestampMs};
 use crate::scope::Principal;
 
-/// An action for the audit.
+/// An action for the audit log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AuditNote {
     /// What was done.
@@ -16,7 +16,7 @@ pub struct AuditNote {
     pub detail: Option<String>,
 }
 
-/// What the audit records.
+/// What the audit log records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AuditAction {

@@ -12,7 +12,7 @@ pub struct NewSession {
     pub id: SessionId,
     /// When the session began. For an imported session this is the time at its origin.
     pub at: TimestampMs,
-    /// When the session is created in this store, for the audit.
+    /// When the session is created in this store, for the audit log.
     pub now: TimestampMs,
     /// The title.
     pub title: Option<String>,

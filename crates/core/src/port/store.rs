@@ -84,7 +84,7 @@ pub struct Append {
     pub audit: Option<AuditNote>,
     /// The origin of the entries. Imported entries are recorded as imported in the same transaction.
     pub source: Source,
-    /// The time for the audit. Lease expiry uses the store's clock instead.
+    /// The time for the audit log. Lease expiry uses the store's clock instead.
     pub now: TimestampMs,
 }
 
@@ -368,7 +368,7 @@ pub trait Leases: Send + Sync {
 /// Which parts of a session this store wrote and which were imported: [`Summary::authority`].
 #[async_trait]
 pub trait Authorities: Send + Sync {
-    /// Reconstruct a missing record from the audit, for a session that an earlier version wrote. The record is stored
+    /// Reconstruct a missing record from the audit log, for a session that an earlier version wrote. The record is stored
     /// if the store is writable.
     async fn settle_authority(&self, scope: &Scope, session: &SessionId) -> Result<Authority>;
     /// Allow a file-backed model for the session at the request of the local command line. Imports and HTTP requests
@@ -383,7 +383,7 @@ pub trait Search: Send + Sync {
     async fn search(&self, scope: &Scope, query: &SearchQuery) -> Result<Page<Hit>>;
 }
 
-/// The audit: who did what, in chained lines.
+/// The audit log: who did what, in chained lines.
 #[async_trait]
 pub trait Audit: Send + Sync {
     /// Write a line.
@@ -396,7 +396,7 @@ pub trait Audit: Send + Sync {
         after: u64,
         limit: usize,
     ) -> Result<Vec<AuditLine>>;
-    /// Lines about a session, newest first. Reading stops at the first line older than `since`. The audit is read from
+    /// Lines about a session, newest first. Reading stops at the first line older than `since`. The audit log is read from
     /// its end.
     async fn read_audit_since(
         &self,

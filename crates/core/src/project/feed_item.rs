@@ -128,7 +128,7 @@ pub struct FeedApproval {
     /// `tool`, `question`, `budget` or `confidence`; empty if unknown.
     pub about: String,
     pub state: FeedApprovalState,
-    /// The reason of the answer, or the answer to a question.
+    /// The reason given with the answer, or the answer to a question.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }

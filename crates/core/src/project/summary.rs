@@ -56,7 +56,7 @@ pub struct Summary {
     /// Usage of the model calls made in this session. A fork's shared entries count towards the source session.
     #[serde(default)]
     pub spend: Spend,
-    /// Turns that were started in this session, not in a fork's source.
+    /// Turns started in this session. A fork does not count the turns of its source.
     #[serde(default)]
     pub turns: u32,
     /// The turn that is running, interrupted or waiting.

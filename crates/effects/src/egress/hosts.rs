@@ -1,5 +1,5 @@
 //! The allowlist of hosts that tools may reach, and the check of a URL against it. Pure. Names are compared after
-//! normalisation by the URL parser of the HTTP client, so that the checked host is always the connected host.
+//! normalization by the URL parser of the HTTP client, so that the checked host is always the connected host.
 
 use std::net::IpAddr;
 
@@ -66,7 +66,7 @@ impl AllowedHosts {
         if let Some(address) = literal_address(&requested.host) {
             refuse_non_public(&requested.host.to_string(), address)?;
         }
-        // Use the normalised name from here on: for the resolver, the certificate and the next redirect.
+        // Use the normalized name from here on: for the resolver, the certificate and the next redirect.
         url.set_host(Some(&requested.host.to_string()))
             .map_err(|error| EgressError::Url { why: error.to_string() })?;
         Ok(url)

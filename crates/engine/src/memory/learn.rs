@@ -242,7 +242,7 @@ async fn ask_model(
     llm_extract::parse_answer(shown, &answer.map_err(|error| error.to_string())?.text)
 }
 
-/// Append the mark outside the tree, dated at the session's last use, because learning does not count as
+/// Append the checkpoint outside the tree, dated at the session's last use: learning does not count as
 /// use.
 async fn append_mark(
     engine: &Engine,

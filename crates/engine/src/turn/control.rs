@@ -40,7 +40,7 @@ pub struct TurnSnapshot {
 }
 
 service! {
-    /// Messages to a turn from any process: cancel, steer, answer; and its status.
+    /// Cancels, steers or answers a turn from any process, and reads its status.
     pub struct TurnControl;
     turn_control
 }
@@ -143,7 +143,7 @@ impl TurnControl<'_> {
         Ok(Some(self.engine.store.read_entry(scope, session, parent).await?.meta.id))
     }
 
-    /// Append a note to a turn, even after it has ended. `what` names the operation in the audit.
+    /// Append a note to a turn, even after it has ended. `what` names the operation in the audit log.
     pub async fn note_in_turn(
         self,
         scope: &Scope,

@@ -13,7 +13,7 @@ pub mod tree;
 use sapwood_core::Seq;
 use sapwood_core::entry::codec::CodecError;
 
-/// Placeholder for a compaction without a summary, in formats that require a summary. Imports recognise the
+/// Placeholder for a compaction without a summary, in formats that require a summary. Imports recognize the
 /// placeholder.
 pub(crate) const OMITTED_SUMMARY: &str = "(Earlier messages were left out.)";
 

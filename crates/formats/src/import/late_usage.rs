@@ -26,7 +26,7 @@ pub(super) fn take_usage(body: &mut Body) -> Option<WrittenBy> {
     }
 }
 
-/// Return the usage that was not counted yet.
+/// Return the usage that has not been counted yet.
 pub(super) fn uncounted_usage(by: WrittenBy, counted: Option<Usage>) -> Option<WrittenBy> {
     let Some(before) = counted else { return Some(by) };
     let usage = plausible_usage(usage_since(by.usage, before))?;

@@ -125,7 +125,7 @@ impl MessageVersions {
         }
     }
 
-    /// Return the usage that was not counted yet, for a version that is already in the log.
+    /// Return the usage that has not been counted yet, for a version that is already in the log.
     fn take_uncounted(&mut self, body: &mut Body) -> Option<WrittenBy> {
         let usage_cost = usage_cost_of(body)?;
         if self.usage_cost.is_some() {

@@ -474,7 +474,7 @@ fn is_header(line: &[u8]) -> bool {
         #[serde(rename = "type", borrow)]
         kind: std::borrow::Cow<'a, str>,
     }
-    // Entries are recognised by their first bytes, so that they are not parsed twice.
+    // Entries are recognized by their first bytes, so that they are not parsed twice.
     if line.starts_with(b"{\"type\":\"") && !line.starts_with(b"{\"type\":\"session_header\"") {
         return false;
     }

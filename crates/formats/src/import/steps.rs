@@ -1,6 +1,6 @@
 //! The output of a foreign importer: a session, and the steps that build its log. Sources identify records by ids in
 //! various formats. A [`RecordKey`] is a hash of such an id that fits into an entry id, so that a later import
-//! recognises records already in the log. [`super::reconcile`] converts steps to drafts.
+//! recognizes records already in the log. [`super::reconcile`] converts steps to drafts.
 
 use sapwood_core::entry::{SessionNamed, Usage, fit_title};
 use sapwood_core::project::summary::Lineage;

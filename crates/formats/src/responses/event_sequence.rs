@@ -191,7 +191,7 @@ impl EventSequence {
         self.send(writer.events)
     }
 
-    /// Return the events that the reader did not receive yet. If it received the beginning of a text, return only the
+    /// Return the events that the reader has not received yet. If it received the beginning of a text, return only the
     /// rest of the text.
     fn send(&mut self, events: Vec<NumberedEvent>) -> Vec<Value> {
         let mut out = Vec::with_capacity(events.len());

@@ -53,7 +53,7 @@ fn write_block(out: &mut String, value: &Value, depth: usize) {
     }
 }
 
-/// Write a key. YAML readers recognise implicit keys only up to 1,024 characters, so a longer key is written
+/// Write a key. YAML readers recognize implicit keys only up to 1,024 characters, so a longer key is written
 /// explicitly with `?`.
 fn write_key(out: &mut String, key: &str, depth: usize) {
     let mut text = String::new();

@@ -176,7 +176,7 @@ fn check_patch(patch: &wire::SessionPatch, new_state: Option<SessionState>) -> R
         ));
     }
     if is_long(&patch.model) || patch.model.as_deref() == Some("") {
-        return Err(Problem::invalid(format!("a model name must have 1 to {NAME_BYTES_MAX} bytes")));
+        return Err(Problem::invalid(format!("a model name must be 1 to {NAME_BYTES_MAX} bytes long")));
     }
     if let Some(level) = patch.thinking.as_deref().filter(|level| Thinking::from_name(level).is_none()) {
         return Err(Problem::invalid(format!(

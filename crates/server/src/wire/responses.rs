@@ -520,7 +520,7 @@ pub struct FlowNode {
     pub status: String,
     pub visits: u32,
     pub attempt: u32,
-    /// The role's session. It exists once the node was entered.
+    /// The role's session, which is created when the node is first entered.
     pub session: Option<String>,
     /// The role's latest message.
     pub said: Option<String>,

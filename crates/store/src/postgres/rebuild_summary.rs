@@ -14,7 +14,7 @@ use crate::database::summary::{SummaryRebuild, repaired};
 /// Rows read at a time.
 const CHECK_ROWS: usize = 500;
 
-/// Compares each session's summary with its log, and repairs it.
+/// Compares each session's summary with its log, and repairs summaries that differ.
 pub(super) async fn repair_summaries(db: &StoreConnection, scope: &Scope) -> Result<Vec<Finding>> {
     let mut findings = Vec::new();
     let mut filter = ListFilter { limit: CHECK_ROWS, ..ListFilter::default() };

@@ -30,7 +30,7 @@ pub(super) fn settle(db: &StoreConnection, scope: &Scope, row: &mut SessionRow) 
     store(db, row)
 }
 
-/// Sets the authority record of a summary to the session's origin according to the audit.
+/// Sets the authority record of a summary to the session's origin according to the audit log.
 pub(super) fn derive(db: &StoreConnection, scope: &Scope, summary: &mut Summary) -> Result<()> {
     let mut origin = OriginReader::of(scope, &summary.id);
     while let Some((session, after)) = origin.next_page() {

@@ -75,7 +75,9 @@ impl<'d> LogRows<'d> {
         let mut chain = vec![(pk, inherited, Seq::ZERO)];
         while let Some((base, at)) = above {
             if chain.len() >= FORKS_MAX {
-                return Err(db.damaged(format!("session {pk} has more than {FORKS_MAX} forks above it")));
+                return Err(
+                    db.damaged(format!("session {pk} is a fork nested more than {FORKS_MAX} levels deep"))
+                );
             }
             let (inherited, next) = base_of(db, base)?;
             chain.push((base, inherited, at));

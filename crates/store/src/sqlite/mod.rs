@@ -359,7 +359,7 @@ impl Authorities for SqliteStore {
             Ok(row.summary.authority.unwrap_or_default())
         });
         match settled.await {
-            // In a read-only file the record is derived from the audit on every read.
+            // In a read-only file the record is derived from the audit log on every read.
             Err(StoreError::ReadOnly { .. }) => self.readers.read(|db| {
                 let mut summary = find(db, scope, session, Right::Read)?.summary;
                 authority::derive(db, scope, &mut summary)?;

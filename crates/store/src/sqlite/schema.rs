@@ -100,7 +100,7 @@ CREATE TABLE pieces (
 ALTER TABLE blobs ADD COLUMN cut INTEGER;
 ";
 
-/// The audit as a table that grows at its end, so that SQLite fills each page before it starts the
+/// The audit log as a table that grows at its end, so that SQLite fills each page before it starts the
 /// next one.
 const AUDIT: &str = "
 ALTER TABLE audit RENAME TO audit_7;

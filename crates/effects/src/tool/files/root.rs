@@ -1,7 +1,7 @@
 //! A directory handle that paths cannot escape. Every file tool works through a [`Root`], which accesses the file
 //! system only below its directory handle.
 //!
-//! To open a path, the root normalises it as text and resolves it to its real path. It then opens the real path from
+//! To open a path, the root normalizes it as text and resolves it to its real path. It then opens the real path from
 //! the handle, one component at a time, without following links. The opened path is therefore always the checked path:
 //! if a link is created in between, opening fails.
 
@@ -178,7 +178,7 @@ impl Root {
         }
     }
 
-    /// Normalise the path as text: relative to the handle, with `.` and `..` resolved. Fails if the path is outside the
+    /// Normalize the path as text: relative to the handle, with `.` and `..` resolved. Fails if the path is outside the
     /// handle.
     fn normalise(&self, given: &str) -> Result<PathBuf, Refusal> {
         let invalid = |why| Err(Refusal::Invalid { path: given.escape_debug().take(100).collect(), why });
@@ -220,7 +220,7 @@ impl Root {
         };
         let real = real.map_err(|why| match why.kind() {
             io::ErrorKind::NotFound => Refusal::NotFound { path: given.to_owned() },
-            // cap-std reports a link to a path outside the handle without an OS error code.
+            // cap-std reports a link to a path outside the directory without an OS error code.
             io::ErrorKind::PermissionDenied if why.raw_os_error().is_none() => self.outside(given),
             _ => Refusal::Io { path: given.to_owned(), why },
         })?;

@@ -11,7 +11,7 @@ use tokio::task::JoinHandle;
 
 use crate::secret::Secrets;
 
-/// Inherited variables: search path, home and locale. None of them can contain a key.
+/// Variables that the program inherits. None of them contains a credential.
 const INHERITED_VARIABLES: &[&str] =
     &["PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "SYSTEMROOT"];
 /// Number of bytes of standard error to keep for error messages.

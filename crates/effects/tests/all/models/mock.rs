@@ -104,7 +104,7 @@ async fn every_adapter_works_with_an_independent_mock() {
     }
 }
 
-/// Two parallel calls, then their results. The mock sends the second answer only if it recognises the results.
+/// Two parallel calls, then their results. The mock sends the second answer only if it recognizes the results.
 async fn check_tool_loop(mock: &Mock, provider: &str) {
     let mut request = request_with(provider, "list both");
     let outcome = mock.call(provider, &request).await;

@@ -14,7 +14,7 @@
 //!   to Codex, not to the thread, so dropped settings are added again.
 //! - A fork contains only its own records and references its base. The caller passes the base's lines first, through
 //!   [`Reader::push_inherited`]. Their usage is counted in the base. If a base is missing, responses are identified
-//!   only on the fork's own earlier responses and the number of bases found. A later import that finds more bases
+//!   only by the fork's own earlier responses and the number of bases found. A later import that finds more bases
 //!   derives the same keys, so it does not count the usage again.
 //! - Older forks begin with copies of their source's records, starting with its `session_meta`. The copies are written
 //!   at the same time. Their usage is counted in the source.
@@ -51,7 +51,7 @@ use line::{
 };
 use user_texts::UserTexts;
 
-/// Maximum size of a response and the results buffered with it.
+/// Maximum size of a response and the results buffered with it, in bytes.
 const RESPONSE_BYTES_MAX: usize = 8 << 20;
 /// Maximum number of results that wait for the usage of their response.
 const RESULTS_MAX: usize = 4_096;
