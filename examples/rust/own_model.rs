@@ -1,4 +1,4 @@
-//! An own model that streams its reply and reports usage, a price and a context window.
+//! A custom model that streams its reply and reports usage, a price and a context window.
 //!
 //! `cargo run -p sapwood --example own_model`
 

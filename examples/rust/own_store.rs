@@ -1,4 +1,4 @@
-//! An own store: it wraps another store and counts the appended entries. The test
+//! A custom store: it wraps another store and counts the appended entries. The test
 //! `crates/sapwood/tests/all/examples.rs` runs the conformance suite on it.
 //!
 //! `cargo run -p sapwood --example own_store`

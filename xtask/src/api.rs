@@ -19,7 +19,7 @@ const CRATES: &[&str] =
     &[FACADE, "sapwood-core", "sapwood-effects", "sapwood-engine", "sapwood-formats", "sapwood-store"];
 const SNAPSHOT: &str = "crates/sapwood/api.txt";
 
-/// This run is not for reading, so it prints no warnings about links.
+/// Only this program reads the JSON, so rustdoc prints no warnings about links.
 const RUSTDOC_FLAGS: &str = "-Zunstable-options --output-format json --cap-lints allow";
 
 /// Whether to write the snapshot or to compare with it.

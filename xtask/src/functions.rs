@@ -1,4 +1,4 @@
-//! Checks the length of functions: its median and its maximum over all crates, without tests.
+//! Checks the median and the maximum length of functions over all crates, without tests.
 
 use syn::visit::{self, Visit};
 

@@ -1,7 +1,7 @@
 //! The project's checks. `cargo xtask test` is what CI runs: it installs the required programs, then runs formatting,
 //! clippy, the tidy checks and all tests, including the browser tests, and ends with a summary of the failures.
-//! `cargo xtask tidy` runs only the tidy checks. `cargo xtask api` checks the façade's public API. `cargo xtask console` builds the console, which the next `cargo build`
-//! embeds in the binary.
+//! `cargo xtask tidy` runs only the tidy checks. `cargo xtask api` checks the façade's public API. `cargo xtask console`
+//! builds the console, which the next `cargo build` embeds in the binary.
 
 mod api;
 mod arrows;

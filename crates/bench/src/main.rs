@@ -1,5 +1,5 @@
-//! `sapwood-bench`, which `sapwood bench` runs: the project's own benchmark. Figures are compared with the machine's baseline, measured with the
-//! same bytes in the same directory in the same run. Only the ratio is comparable between machines.
+//! `sapwood-bench`, which `sapwood bench` runs: the project's own benchmark. Figures are compared with the machine's
+//! baseline, measured with the same bytes, directory and run. Only the ratio is comparable between machines.
 //!
 //! | file | content |
 //! |---|---|

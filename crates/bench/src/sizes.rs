@@ -9,7 +9,7 @@ pub struct Sizes {
     pub huge: usize,
     pub small: usize,
     pub sessions: usize,
-    /// Number of durable appends per measurement, and of repetitions.
+    /// Number of durable appends per measurement, and number of measurements.
     pub appends: usize,
     pub rounds: usize,
     /// Size of the imported file.

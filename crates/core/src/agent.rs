@@ -38,31 +38,31 @@ pub struct Agent {
     /// Fallback models, tried in this order when the model fails.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub fallback_chain: Vec<ChainLink>,
-    /// Instructions for the model. `{{ctx.NAME}}` is replaced by the session's variable of that name.
+    /// Instructions for the model, at most 256 KB. `{{ctx.NAME}}` is replaced by the session's variable of that name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub system_prompt: Option<String>,
-    /// The sampling temperature, from 0 to 2.
+    /// The sampling temperature, from 0 to 2. `None` leaves it to the provider.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub temperature: Option<f32>,
-    /// Maximum number of tokens per answer.
+    /// Maximum number of output tokens per model call, at least 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_tokens: Option<u32>,
-    /// The model's reasoning effort.
+    /// The model's reasoning effort. Off by default.
     #[serde(default)]
     pub thinking: Thinking,
-    /// The names of the built-in and own tools that the model may call.
+    /// The names of the tools that the model may call: built-in tools, and tools that the embedding program supplies.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tools: Vec<String>,
-    /// MCP servers by name. All their tools are available.
+    /// MCP servers by name. The model may call all their tools, without listing them in `tools`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub mcp_servers: BTreeMap<String, McpServer>,
-    /// Which files the file tools can access.
+    /// Which files the tools can access. Defaults to the session's scratch directory.
     #[serde(default)]
     pub fs_scope: FsScope,
-    /// Exact commands or globs that `run_command` may run. Empty: none.
+    /// Exact commands or globs that `run_command` may run. If empty, `run_command` is disabled.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub allowed_commands: Vec<String>,
-    /// Exact host names that tools may reach. Empty: none.
+    /// Exact host names that tools may connect to. If empty, all connections are denied.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub allowed_hosts: Vec<String>,
     /// Which calls may run without a person's approval.
@@ -74,7 +74,7 @@ pub struct Agent {
     /// Limits on turns, rounds and time.
     #[serde(default)]
     pub limits: Limits,
-    /// How to react to the model's rating of its own answers.
+    /// How the engine reacts to the model's rating of its own answers. `None` ignores ratings.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub confidence: Option<Confidence>,
     /// Thresholds of the token pressure levels.
@@ -86,7 +86,7 @@ pub struct Agent {
     /// How sessions of this agent use and create memories. Defaults apply if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<MemoryUse>,
-    /// The skills that sessions of this agent can load.
+    /// The names of the skills that are active when a session of this agent starts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub skills: Vec<String>,
 }
@@ -105,7 +105,7 @@ pub struct MemoryUse {
 /// Whether an agent gets the tool `recall`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Recall {
-    /// Every agent that has tools.
+    /// Every agent that has tools gets it, even if it does not list it.
     #[default]
     Always,
     /// Only if the agent's tools include `recall`.
@@ -198,7 +198,7 @@ impl Serialize for MemoryUse {
 pub struct ChainLink {
     /// The model: `PROVIDER/NAME`.
     pub model: String,
-    /// Maximum number of calls before the next model is tried, from 1 to 10.
+    /// Maximum number of calls before the next model is tried, from 1 to 10. The default is 3.
     #[serde(default = "max_attempts_default")]
     pub max_attempts: u32,
 }
@@ -211,30 +211,30 @@ fn max_attempts_default() -> u32 {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Budget {
-    /// The limit in US dollars.
+    /// The maximum cost of all model calls of the session, in US dollars.
     pub cap_usd: f64,
-    /// What to do when the limit is reached.
+    /// What to do before a model call that could exceed the limit.
     #[serde(default)]
     pub on_exceed: OnExceed,
 }
 
 impl Budget {
-    /// The limit in billionths of a US dollar.
+    /// The limit in billionths of a US dollar, rounded.
     pub fn cap_nano_usd(&self) -> u64 {
         (self.cap_usd * 1e9).round() as u64
     }
 }
 
-/// What to do when a session has spent its budget.
+/// What to do when the cost so far plus the highest possible cost of the next call exceeds the budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnExceed {
-    /// End the turn.
+    /// Do not call the model, and end the turn.
     #[default]
     Fail,
-    /// Ask a person whether to continue.
+    /// Ask a person whether to continue. The answer covers the rest of the turn.
     Ask,
-    /// Continue, and report it.
+    /// Call the model, and send a warning to the turn's followers.
     Warn,
 }
 
@@ -246,11 +246,11 @@ pub struct Limits {
     /// as the flow can require.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub turns_max: Option<u32>,
-    /// Maximum number of model calls per turn.
+    /// Maximum number of rounds per turn, from 1 to 1000. A round is one answer of the model and its tool calls.
     pub rounds_max: u32,
     /// Maximum number of rounds per turn in which tool input fails its schema check.
     pub corrections_max: u32,
-    /// Maximum duration of a turn, in seconds.
+    /// Maximum duration of a turn in one process, in seconds. A turn that is resumed starts again at zero.
     pub wall_time_s: u32,
 }
 
@@ -271,11 +271,11 @@ impl Default for Limits {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Confidence {
-    /// Below this rating, undo the answer and try again.
+    /// Below this rating (0 to 1), the engine leaves the answer's branch and calls the model again.
     pub backtrack_below: f32,
-    /// Below this rating, ask a person.
+    /// Below this rating (0 to 1), the engine asks a person before it continues.
     pub ask_below: f32,
-    /// Maximum number of retries per turn.
+    /// Maximum number of backtracks per turn. After that, the engine asks a person.
     pub backtracks_max: u32,
 }
 
@@ -300,23 +300,23 @@ pub enum OnInterrupt {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Narrowing {
-    /// Only these of the agent's tools.
+    /// The tools that stay available; each must be one of the agent's. `None` keeps all.
     pub tools: Option<Vec<String>>,
-    /// At most this file access.
+    /// The session's file access, at most that of the agent. `None` keeps the agent's.
     pub fs_scope: Option<FsScope>,
-    /// At most this approval mode.
+    /// The session's approval mode, at least as strict as the agent's. `None` keeps the agent's.
     pub approvals: Option<ApprovalMode>,
 }
 
-/// A mistake in an agent.
+/// A mistake in an agent, or a restriction that the agent does not allow.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("agent {agent}: {field} {why}")]
 pub struct AgentError {
     /// The agent's id.
     pub agent: String,
-    /// The field with the mistake.
+    /// The field with the mistake, such as `limits.rounds_max`.
     pub field: String,
-    /// The reason.
+    /// What is wrong, as the continuation of a sentence that starts with the field.
     pub why: String,
 }
 
@@ -369,13 +369,13 @@ impl Agent {
         }
     }
 
-    /// Set the model: `PROVIDER/NAME`, `demo`, or the name of an own model.
+    /// Set the model: `PROVIDER/NAME`, `demo`, or the name of a model that the embedding program supplies.
     pub fn with_model(mut self, model: impl Into<String>) -> Self {
         self.model = Some(model.into());
         self
     }
 
-    /// Add a tool by name: a built-in tool or an own tool.
+    /// Add a tool by name: a built-in tool, or a tool that the embedding program supplies.
     pub fn with_tool(mut self, name: impl Into<String>) -> Self {
         self.tools.push(name.into());
         self

@@ -20,7 +20,7 @@ impl Json {
     pub fn parse(text: &str) -> Result<Self, serde_json::Error> {
         serde_json::from_str::<Box<RawValue>>(text).map(Self)
     }
-    /// Serialize a value.
+    /// Create JSON text from a value.
     pub fn from_value(value: &serde_json::Value) -> Self {
         Self(RawValue::from_string(value.to_string()).expect("a value always serializes to valid JSON"))
     }
@@ -28,7 +28,7 @@ impl Json {
     pub fn get(&self) -> &str {
         self.0.get()
     }
-    /// Parse the text into a value.
+    /// Parse the text into a value. Text that serde_json cannot represent becomes `null`.
     pub fn to_value(&self) -> serde_json::Value {
         serde_json::from_str(self.0.get()).unwrap_or(serde_json::Value::Null)
     }
@@ -51,16 +51,16 @@ impl Eq for Json {}
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct BlobRef {
-    /// The hash of the bytes.
+    /// The BLAKE3 hash of the bytes.
     pub blob: BlobHash,
     /// The MIME type.
     pub mime: String,
-    /// The file name.
+    /// The file name, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// The size in bytes.
     pub bytes: u64,
-    /// The duration of a recording, in milliseconds.
+    /// The duration of audio or video, in milliseconds. Token counts use it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub duration_ms: Option<u64>,
 }
@@ -84,7 +84,7 @@ pub struct Reasoning {
     pub redacted: bool,
 }
 
-/// A model's call of a tool.
+/// A model's call to a tool.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = ToolCallPart))]
 pub struct ToolCall {
@@ -115,7 +115,7 @@ pub enum Part {
     Text(Text),
     /// The model's reasoning.
     Reasoning(Reasoning),
-    /// A call of a tool.
+    /// A call to a tool.
     ToolCall(ToolCall),
     /// An image, a recording or a file, stored as a blob.
     Media(BlobRef),
@@ -126,7 +126,7 @@ impl Part {
     pub fn text(text: impl Into<String>) -> Self {
         Part::Text(Text { text: text.into() })
     }
-    /// A call of a tool. The id must be unique within the session.
+    /// A part that calls a tool. The id must be unique within the session.
     pub fn tool_call(call_id: impl Into<String>, name: impl Into<String>, input: impl Into<Json>) -> Self {
         Part::ToolCall(ToolCall { call_id: call_id.into(), name: name.into(), input: input.into() })
     }

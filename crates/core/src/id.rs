@@ -14,7 +14,7 @@ pub struct IdError {
     pub what: &'static str,
     /// The text, shortened.
     pub text: String,
-    /// The reason.
+    /// Why the text is not valid.
     pub why: &'static str,
 }
 
@@ -231,11 +231,11 @@ impl EntryId {
 pub struct BlobHash([u8; 32]);
 
 impl BlobHash {
-    /// The hash of these bytes.
+    /// Compute the BLAKE3 hash of these bytes.
     pub fn of(bytes: &[u8]) -> Self {
         Self(*blake3::hash(bytes).as_bytes())
     }
-    /// The hash with these bytes.
+    /// A hash that was computed before, from its 32 bytes.
     pub fn from_bytes(bytes: [u8; 32]) -> Self {
         Self(bytes)
     }

@@ -34,11 +34,11 @@ impl Level {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Thresholds {
-    /// From this percentage, the level is yellow.
+    /// From this percentage on, the level is yellow. The default is 50.
     pub yellow_percent: u8,
-    /// From this percentage, the level is orange.
+    /// From this percentage on, the level is orange. The default is 75.
     pub orange_percent: u8,
-    /// Above this percentage, the level is red.
+    /// Above this percentage, the level is red. The default is 90.
     pub red_percent: u8,
 }
 
@@ -48,15 +48,15 @@ impl Default for Thresholds {
     }
 }
 
-/// Thresholds that do not increase, or exceed 100 percent.
+/// Thresholds that are not increasing, or not between 1 and 100 percent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the thresholds {yellow}, {orange} and {red} % are not increasing from 1 to 100")]
 pub struct ThresholdsError {
-    /// The threshold of yellow.
+    /// The threshold of level yellow, in percent.
     pub yellow: u8,
-    /// The threshold of orange.
+    /// The threshold of level orange, in percent.
     pub orange: u8,
-    /// The threshold of red.
+    /// The threshold of level red, in percent.
     pub red: u8,
 }
 

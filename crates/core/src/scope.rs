@@ -12,7 +12,7 @@ use crate::id::{IdError, TenantId, UserName};
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize)]
 #[serde(try_from = "String")]
 pub enum Principal {
-    /// A person.
+    /// A person, or a program that acts with a user's key.
     User(UserName),
     /// An agent.
     Agent(UserName),
@@ -66,9 +66,9 @@ impl Serialize for Principal {
 pub enum Role {
     /// May read and follow.
     Reader,
-    /// May also write and run turns.
+    /// May also write: append, branch, fork and run turns.
     Collaborator,
-    /// May also share, archive and erase.
+    /// May also share, archive, reopen and erase.
     Owner,
 }
 
@@ -139,12 +139,12 @@ pub struct Scope {
 pub type Members = BTreeMap<Principal, Role>;
 
 impl Scope {
-    /// A user, who sees own and shared sessions.
+    /// The scope of a user, who can see only owned and shared sessions.
     pub fn user(tenant: TenantId, user: UserName) -> Self {
         Self { tenant, principal: Principal::User(user), reach: Reach::Own }
     }
 
-    /// An operator, who sees all sessions of the tenant.
+    /// The scope of an operator, who has the owner's rights in all sessions of the tenant.
     pub fn operator(tenant: TenantId, principal: Principal) -> Self {
         Self { tenant, principal, reach: Reach::Tenant }
     }

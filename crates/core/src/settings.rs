@@ -12,25 +12,25 @@ use crate::id::EntryId;
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Settings {
-    /// The model.
+    /// The current model: the last one that was set or that answered.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     /// The requested model. Another model may have answered.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model_asked: Option<String>,
-    /// The reasoning effort.
+    /// The reasoning effort; `None` means `off`. See [`Settings::thinking_level`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub thinking: Option<String>,
-    /// The active skills.
+    /// The names of the active skills.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub skills: Vec<String>,
-    /// The system prompt.
+    /// The system prompt, before its variables are replaced.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub system: Option<String>,
     /// The working directory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cwd: Option<String>,
-    /// The variables of the system prompt.
+    /// The values of the system prompt's variables, by name.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub variables: BTreeMap<String, String>,
     /// The frozen agent.
@@ -39,7 +39,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Apply an entry of the path.
+    /// Apply the next entry of the path. Bodies that do not change settings are ignored.
     pub fn apply(&mut self, body: &Body) {
         match body {
             Body::ModelChanged(changed) => {
@@ -78,7 +78,7 @@ impl Settings {
         Some(prompt)
     }
 
-    /// The reasoning effort, or the default.
+    /// The reasoning effort, `off` by default.
     pub fn thinking_level(&self) -> &str {
         self.thinking.as_deref().unwrap_or("off")
     }

@@ -15,9 +15,9 @@ use crate::settings::Settings;
 /// The log's last seq and the active leaf, checked by compare-and-swap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct Head {
-    /// The last entry of the log.
+    /// The seq of the last entry of the log; zero for an empty log.
     pub seq: Seq,
-    /// The entry that the next one is attached to; `None` for an empty tree.
+    /// The entry to which the next one is attached. `None`: the next entry becomes a root.
     pub leaf: Option<Seq>,
 }
 
@@ -55,22 +55,22 @@ pub trait Lookup {
     fn inherited(&self) -> u32;
 }
 
-/// An entry that cannot be attached to the tree.
+/// Why a draft cannot be added to the log.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PlaceError {
-    /// The entry refers to an unknown entry.
+    /// The entry refers to an entry that is not in this session.
     #[error("a {kind} refers to entry {id}, which is not in this session", kind = kind.as_str())]
     UnknownTarget { kind: Kind, id: EntryId },
     /// The entry refers to an entry outside the tree.
     #[error("a {kind} refers to entry {id}, which is outside the tree", kind = kind.as_str())]
     TargetOutsideTree { kind: Kind, id: EntryId },
-    /// A compaction keeps entries that are not on the path.
+    /// The first entry that a compaction keeps is not on the compaction's path.
     #[error("a compaction keeps from entry {id}, which is not on its path")]
     KeptOffPath { id: EntryId },
-    /// The entry's id is not greater than the previous one.
+    /// The entry's id is not greater than the last id of the log (I13).
     #[error("entry id {id} is not newer than the log's last id {last} (I13)")]
     IdNotNewer { id: EntryId, last: EntryId },
-    /// The log has reached the maximum number of entries.
+    /// The log has the maximum number of entries, [`u32::MAX`].
     #[error("the session is full: it can hold at most {} entries", u32::MAX)]
     Full,
 }

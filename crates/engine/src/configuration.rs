@@ -63,7 +63,7 @@ impl OwnEntries {
 }
 
 service! {
-    /// What a turn runs under: the agent, its models, and which entries may decide that.
+    /// The configuration of a turn: its agent, its models, and which entries may set them.
     pub struct Configuration;
     configuration
 }

@@ -28,7 +28,7 @@ pub enum EngineError {
     /// There is no such memory, or the caller may not see it.
     #[error("no memory `{given}`")]
     NoSuchMemory { given: String },
-    /// The store has no sessions.
+    /// The caller can see no session, or no flow run, that `@last` could name.
     #[error("no sessions exist yet")]
     NoSessions,
     /// An argument is not valid.
@@ -73,16 +73,16 @@ pub enum EngineError {
     /// Another process has taken over the session.
     #[error("session {session} was taken over by another process")]
     LeaseLost { session: SessionId },
-    /// The task of the turn has died.
+    /// The task of the turn or flow run has died.
     #[error("the task running the turn in session {session} has died")]
     TurnLost { session: SessionId },
     /// The agent is not valid.
     #[error(transparent)]
     Agent(#[from] AgentError),
-    /// The tools cannot be opened.
+    /// A tool is not valid, or the tools cannot be opened.
     #[error(transparent)]
     Tool(#[from] ToolError),
-    /// An option is not valid.
+    /// An option of a compaction is not valid.
     #[error("invalid option {0}")]
     Option(#[from] OptionError),
     /// The strategy needs a model, but none is configured.
@@ -105,7 +105,7 @@ pub enum EngineError {
     /// A hook refused the operation.
     #[error("hook {hook} ({on}) refused the operation: {reason}")]
     HookRefused { hook: String, on: HookName, reason: String },
-    /// Hooks caused each other too often.
+    /// Hooks are nested more deeply than the limit.
     #[error("hooks are nested more than {limit} levels deep")]
     HookDepth { limit: u8 },
     /// A skill cannot be used.
@@ -114,7 +114,7 @@ pub enum EngineError {
     /// There is no such trigger.
     #[error("no trigger `{name}`")]
     NoTrigger { name: String },
-    /// The trigger's session belongs to another principal.
+    /// The session that records the trigger's firings belongs to another principal.
     #[error("the trigger cannot record its firings in session {session}: it belongs to {owner}")]
     TriggerTaken { session: SessionId, owner: Principal },
     /// The flow is not valid.
@@ -132,7 +132,7 @@ pub enum EngineError {
     /// An imported session has no agent to continue with.
     #[error("session {session} was imported, and no default agent is configured to continue it")]
     NotConfigured { session: SessionId },
-    /// The model reads a local file, and its name does not come from the operator.
+    /// The model reads a local file that neither the operator nor the local command line named.
     #[error(
         "model {model} is not allowed: it reads a local file that neither the operator nor the local command line named"
     )]
@@ -140,10 +140,10 @@ pub enum EngineError {
     /// Only Sapwood creates ids with this prefix.
     #[error("session id {id} is reserved: only Sapwood creates ids that begin with {prefix}")]
     ReservedId { id: SessionId, prefix: &'static str },
-    /// The trigger's session was imported.
+    /// The session that records the trigger's firings was imported.
     #[error("the trigger cannot record its firings in session {session}: it was imported")]
     TriggerImported { session: SessionId },
-    /// The trigger's owner has no write access to its session.
+    /// The trigger's owner has no write access to the target session.
     #[error("the trigger's owner {owner} has no write access to session {session}")]
     TriggerTarget { session: SessionId, owner: Principal },
 }

@@ -1,6 +1,6 @@
 //! The session operations, independent of the store type.
 //!
-//! [`Engine`] is the only entry point. Its operations are grouped into services, each in its own module and readable alone.
+//! [`Engine`] is the only entry point. Its operations are grouped into services, each in its own module.
 //! Every call requires a [`Scope`](sapwood_core::Scope). Operations that change a session append entries to its log.
 //!
 //! | accessor | module | operations |
@@ -13,7 +13,7 @@
 //! | [`Engine::directory`] | [`directory`] | find, list and search sessions; the audit log |
 //! | [`Engine::events`] | [`follow`], [`subscribe`] | follow entries and fragments |
 //! | [`Engine::compaction`] | [`compact`], [`pressure`] | replace older messages with a summary, and decide when |
-//! | [`Engine::configuration`] | [`configuration`] | the agent and the models of a turn; which entries may decide that |
+//! | [`Engine::configuration`] | [`configuration`] | the agent and the models of a turn; which entries may set them |
 //! | [`Engine::flows`] | [`flow`] | flows of roles |
 //! | [`Engine::memories`] | [`memory`] | facts learned from sessions |
 //! | [`Engine::grafts`] | [`graft`] | content of other sessions by reference |

@@ -17,7 +17,7 @@ pub(crate) const TRIES_MAX: u32 = 64;
 const PAGE_RECORDS: usize = 1_000;
 
 service! {
-    /// Reading and appending entries. Operations of the other services go through here.
+    /// Reading and appending entries, for the other services.
     pub struct Log;
     log
 }

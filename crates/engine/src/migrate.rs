@@ -32,7 +32,7 @@ const PASSES_MAX: u32 = 10;
 /// Maximum length of a fork chain.
 const FORKS_MAX: usize = 4_096;
 
-/// Whether an intake writes anything.
+/// Whether a migration writes anything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
     Copy,

@@ -55,7 +55,7 @@ pub struct StartOptions {
     pub open: OpenOptions,
     /// The agent.
     pub agent: Agent,
-    /// Restrictions of the agent's rights.
+    /// Restrictions of the agent's rights in this session.
     pub narrowing: Narrowing,
     /// Plain text for the model, never secrets: values that look like a key are refused.
     pub variables: BTreeMap<String, String>,

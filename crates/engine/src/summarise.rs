@@ -86,7 +86,7 @@ impl Summariser for ModelSummariser {
     }
 }
 
-/// A text field of a change, if the hook set it.
+/// The text parts of a reply, joined with line breaks.
 fn text_of(reply: &Reply) -> String {
     let texts: Vec<String> = reply.parts().iter().filter_map(Part::as_text).map(str::to_owned).collect();
     texts.join("\n")

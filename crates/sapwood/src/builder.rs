@@ -1,4 +1,4 @@
-//! Configures a store, models and tools. Without configuration, models have API keys from the environment, and tools
+//! Configures a store, models and tools. By default, models use API keys from the environment, and tools
 //! are confined to each session's scratch directory.
 
 use std::collections::BTreeMap;
@@ -60,7 +60,7 @@ impl SapwoodBuilder {
         }
     }
 
-    /// Add an own model: a closure in [`model_fn`](crate::model::model_fn), or an implementation of [`Model`]. Agents
+    /// Add a custom model: a closure in [`model_fn`](crate::model::model_fn), or an implementation of [`Model`]. Agents
     /// name it in [`Agent::model`](crate::Agent::model). It also receives requests for every `NAME/…`, and replaces a
     /// built-in model or provider of the same name.
     pub fn model(mut self, name: impl Into<String>, model: impl Model + 'static) -> Self {
@@ -74,7 +74,7 @@ impl SapwoodBuilder {
         self
     }
 
-    /// Add an own tool as an async closure. A session gets the tool if its agent lists the tool's name. The closure
+    /// Add a custom tool as an async closure. A session gets the tool if its agent lists the tool's name. The closure
     /// receives input that matches the schema. Its output is a text, a [`ToolOutput`], or a `Result` whose error is
     /// shown to the model.
     ///
@@ -176,7 +176,7 @@ impl Sapwood {
         Ok(SapwoodBuilder::new(open_store(url, StoreOptions::default())?))
     }
 
-    /// Use an own store, with the default models and tools. To configure them too, pass the store to
+    /// Use a custom store, with the default models and tools. To configure them too, pass the store to
     /// [`SapwoodBuilder::new`].
     ///
     /// ```

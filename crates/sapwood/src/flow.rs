@@ -39,13 +39,13 @@ pub enum FlowFileError {
         /// The error of the operating system.
         source: std::io::Error,
     },
-    /// The file does not contain a workflow.
+    /// The flow, its required readings or their index cannot be parsed.
     Workflow(WorkflowError),
     /// All errors in the flow.
     Mistakes {
         /// The flow's id.
         flow: String,
-        /// The errors, with their places.
+        /// The errors, and where they are in the flow.
         mistakes: Vec<Mistake>,
     },
 }

@@ -70,15 +70,15 @@
 //! | start a session, send, cancel, steer, resume, answer approvals | [`Sapwood::start`] and the methods after it |
 //! | follow a session | [`Sapwood::subscribe`] (a stream), [`Sapwood::listen`] (a callback) |
 //! | read, list, search, branch, fork, compact and close sessions | [`Sapwood::open_session`] and the methods after it |
-//! | write an own model | [`model`]: [`model::model_fn`] or the trait [`model::Model`] |
-//! | write an own tool | [`tool`]: [`SapwoodBuilder::tool`] or the trait [`tool::Tool`] |
-//! | write an own store | [`storage`]: [`Sapwood::with_store`] |
+//! | write a custom model | [`model`]: [`model::model_fn`] or the trait [`model::Model`] |
+//! | write a custom tool | [`tool`]: [`SapwoodBuilder::tool`] or the trait [`tool::Tool`] |
+//! | write a custom store | [`storage`]: [`Sapwood::with_store`] |
 //! | refuse or change operations | [`hook`]: [`Sapwood::on`] |
 //! | keep facts for later sessions, use other sessions' results | [`memory`], [`graft`] |
 //! | let several roles work together | [`flow`] |
 //! | handle an error | [`Error::code`]; each code has a page in `docs/errors` |
 //!
-//! The directory `examples/rust` has a runnable program for an own model, an own tool, an own store, and `subscribe`.
+//! The directory `examples/rust` has a runnable program for a custom model, tool and store, and for `subscribe`.
 
 #![deny(missing_docs)]
 

@@ -38,7 +38,7 @@ impl Sapwood {
         self.engine.memories().remember(&self.scope, written).await
     }
 
-    /// This user's memories and the tenant's, newest first. Example: [`remember`](Sapwood::remember).
+    /// The newest memories of this user and the tenant, at most 100. Example: [`remember`](Sapwood::remember).
     pub async fn memories(&self) -> Result<Vec<Memory>> {
         let filter =
             MemoryFilter { whose: Whose::For(self.scope.principal.clone()), ..MemoryFilter::default() };
@@ -51,7 +51,7 @@ impl Sapwood {
         Ok(self.engine.memories().recollect(&self.scope, question, whose, limit).await?.found)
     }
 
-    /// Change a memory's text or kind. Example: [`remember`](Sapwood::remember).
+    /// Change a memory's text, its kind, or to whom it belongs. Example: [`remember`](Sapwood::remember).
     pub async fn edit_memory(&self, memory: MemoryId, edit: MemoryEdit) -> Result<Memory> {
         self.engine.memories().edit(&self.scope, memory, edit).await
     }

@@ -27,7 +27,7 @@ pub struct ToolOutput {
     pub call_id: String,
     /// The name of the tool.
     pub tool: String,
-    /// The output's text.
+    /// The joined text of the output, without media.
     pub text: String,
     /// Whether the call failed.
     pub is_error: bool,

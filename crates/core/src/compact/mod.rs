@@ -51,7 +51,7 @@ pub struct Archive<'a> {
     pub archived: u32,
     /// Number of messages that this compaction archives.
     pub newly_archived: usize,
-    /// What the summary should focus on.
+    /// What the summary should focus on, from [`CompactOptions::instructions`].
     pub instructions: Option<&'a str>,
     /// Which archived messages the summary covers.
     pub detail: Detail,
@@ -92,9 +92,9 @@ pub type CompressCallback = Arc<dyn Fn(&ToolOutput, usize) -> Option<String> + S
 /// Callbacks of the Rust API that replace the default handling of tool output.
 #[derive(Clone, Default)]
 pub struct Callbacks {
-    /// Replaces a masked tool output.
+    /// Replaces the text of a masked tool output. `None` uses the first line and the size.
     pub mask: Option<MaskCallback>,
-    /// Shortens a tool output that is over the limit.
+    /// Shortens a kept tool output that is over `tool_output_max_chars`. `None` keeps its head and tail.
     pub compress: Option<CompressCallback>,
 }
 

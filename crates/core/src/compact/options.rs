@@ -41,10 +41,10 @@ pub enum Method {
 }
 
 impl Method {
-    /// The names of all methods, for messages.
+    /// The names of all methods, for error messages.
     pub const NAMES: &'static str = "truncate, observation_mask, llm or custom";
 
-    /// The method with this name.
+    /// The method with this name, such as `observation_mask`. `None` if there is no such method.
     pub fn from_name(name: &str) -> Option<Self> {
         [Self::Truncate, Self::ObservationMask, Self::Llm, Self::Custom]
             .into_iter()
@@ -85,7 +85,7 @@ pub struct CompactOptions {
     pub token_threshold: Option<u64>,
     /// Maximum length of a kept tool result. Longer results are shortened.
     pub tool_output_max_chars: Option<u32>,
-    /// How older messages are replaced.
+    /// How older messages are replaced. The default is [`Method::ObservationMask`].
     pub compact_strategy: Method,
     /// If the compacted context is larger than this, `hard_limit_strategy` runs on it.
     pub hard_limit_tokens: Option<u64>,
@@ -101,14 +101,14 @@ pub struct CompactOptions {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{key}: {why}")]
 pub struct OptionError {
-    /// The option's key.
+    /// The option's key, cut to 64 characters.
     pub key: String,
     /// The reason.
     pub why: String,
 }
 
 impl OptionError {
-    /// Create the error for an option.
+    /// Create the error for the option `key`, which may have any length.
     pub fn new(key: &str, why: impl Into<String>) -> Self {
         // The client chooses the key, so it may have any length.
         Self { key: key.chars().take(64).collect(), why: why.into() }
@@ -179,9 +179,9 @@ impl CompactOptions {
 /// The limits on the kept messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Keep {
-    /// Maximum number of messages.
+    /// Maximum number of messages; `None` for no limit.
     pub messages: Option<usize>,
-    /// Maximum number of tokens.
+    /// Maximum number of tokens; `None` for no limit.
     pub tokens: Option<u64>,
 }
 

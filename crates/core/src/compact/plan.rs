@@ -28,9 +28,9 @@ pub enum Snap {
 /// The messages that leave the context: `messages[start..cut]`. An earlier summary is in `messages[..start]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cut {
-    /// The first message that no earlier compaction has archived.
+    /// The index of the first message after the summaries of earlier compactions.
     pub start: usize,
-    /// The first message to keep.
+    /// The index of the first message to keep.
     pub cut: usize,
     /// The start of the turn that the cut splits.
     pub split: Option<usize>,

@@ -101,7 +101,7 @@ fn lines_of(archive: &Archive<'_>, messages: &[Message], bytes_max: usize) -> Ve
     Vec::new()
 }
 
-/// One memory with its provenance, on one line. The text is quoted, so that it cannot be mistaken for an instruction.
+/// A message on one line: its author, at most `chars` characters of its text, and its other parts in brackets.
 fn line_of(message: &Message, chars: usize) -> String {
     let text = one_line(&joined_text(&message.parts), chars);
     let brackets: String =

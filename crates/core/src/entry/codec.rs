@@ -19,10 +19,10 @@ pub enum CodecError {
     /// The entry has no readable `type`.
     #[error("not an entry: {0}")]
     NoType(serde_json::Error),
-    /// The entry's `type` is not known.
+    /// This version of Sapwood does not know the entry's `type`.
     #[error("this version of Sapwood does not know entries of type {0:?}")]
     UnknownType(String),
-    /// A newer version of Sapwood wrote the entry.
+    /// The entry has a newer format version than this version of Sapwood reads.
     #[error("the log has format version {found}, but this version of Sapwood reads only up to {LOG_VERSION}")]
     TooNew { found: u32 },
 }

@@ -10,7 +10,7 @@ use crate::content::{BlobRef, Json, Part, is_false, present};
 pub struct Origin {
     /// The channel's name, such as the name of a chat system.
     pub channel: String,
-    /// The message that this one answers, in the channel's own terms.
+    /// The channel's id of the message that this one answers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reply_to: Option<String>,
     /// Files that came with the message.
@@ -44,7 +44,7 @@ pub struct Usage {
     /// Input tokens written to the provider's cache.
     #[serde(skip_serializing_if = "is_zero")]
     pub cache_write: u64,
-    /// Output tokens used for reasoning.
+    /// Output tokens used for reasoning, already included in `output`.
     #[serde(skip_serializing_if = "is_zero")]
     pub reasoning: u64,
 }
@@ -82,9 +82,9 @@ pub enum Stop {
     Stop,
     /// The answer reached the token limit.
     Length,
-    /// The model calls tools.
+    /// The model stopped to call tools.
     ToolUse,
-    /// The provider filtered the answer.
+    /// The provider's content filter stopped the answer.
     ContentFilter,
     /// The call failed.
     Error,
@@ -92,7 +92,7 @@ pub enum Stop {
     Aborted,
 }
 
-/// An answer of a model.
+/// A model's answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct AssistantMessage {
@@ -101,7 +101,7 @@ pub struct AssistantMessage {
     /// The model that actually answered, even after a failover.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// The tokens that the call used.
+    /// The tokens that the call used; absent if the provider did not report them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<Usage>,
     /// Billionths of a US dollar; absent if the model's price is unknown.
@@ -118,12 +118,12 @@ pub struct AssistantMessage {
 pub struct ToolResult {
     /// The id of the call.
     pub call_id: String,
-    /// The name of the tool.
+    /// The name of the tool, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool: Option<String>,
     /// The content.
     pub parts: Vec<Part>,
-    /// Whether the tool failed.
+    /// Whether the call failed or was refused.
     #[serde(default, skip_serializing_if = "is_false")]
     pub is_error: bool,
     /// How long the tool ran, in milliseconds.
@@ -143,7 +143,7 @@ pub struct ToolResult {
 pub struct SystemNote {
     /// The text.
     pub text: String,
-    /// Why the engine added the note.
+    /// Why the note was added, as a short name such as `continuation`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
@@ -152,14 +152,14 @@ pub struct SystemNote {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct CustomMessage {
-    /// The program's name for this kind of message.
+    /// The extension's name for this kind of message.
     pub custom_type: String,
     /// The content that the model receives.
     pub parts: Vec<Part>,
-    /// Whether the message is shown to people.
+    /// Whether the feed shows the message to people.
     #[serde(default, skip_serializing_if = "is_false")]
     pub display: bool,
-    /// Further data for the program.
+    /// Further data for the extension. The model does not receive it.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub details: Option<Json>,
 }

@@ -37,7 +37,7 @@ use crate::scope::Principal;
 pub enum Stance {
     /// The entry is attached to the tree and becomes the leaf.
     InTree,
-    /// The entry is only in the log.
+    /// The entry is only in the log. The leaf stays unchanged.
     OutsideTree,
 }
 
@@ -63,15 +63,15 @@ macro_rules! bodies {
             pub fn as_str(self) -> &'static str {
                 match self { $(Kind::$variant => $name,)* }
             }
-            /// The kind with this name.
+            /// The kind with this name; `None` if it is unknown.
             pub fn from_name(name: &str) -> Option<Kind> {
                 match name { $($name => Some(Kind::$variant),)* _ => None }
             }
-            /// The number on disk.
+            /// The number that stores write to disk.
             pub fn code(self) -> u8 {
                 self as u8
             }
-            /// The kind with this number.
+            /// The kind with this number; `None` if it is unknown.
             pub fn from_code(code: u8) -> Option<Kind> {
                 match code { $($code => Some(Kind::$variant),)* _ => None }
             }
@@ -80,7 +80,7 @@ macro_rules! bodies {
             pub fn events(self) -> &'static [&'static str] {
                 match self { $(Kind::$variant => &[$($event),*],)* }
             }
-            /// Whether entries of this kind become the leaf.
+            /// Whether entries of this kind are part of the tree.
             pub fn stance(self) -> Stance {
                 match self { $(Kind::$variant => Stance::$stance,)* }
             }
@@ -260,9 +260,9 @@ pub struct Meta {
     pub id: EntryId,
     /// The parent entry. For a body outside the tree, the leaf at the time of writing.
     pub parent: Option<Seq>,
-    /// When the entry was written, or when it was created at its origin.
+    /// When the entry was written. For an imported entry this is the time at its origin.
     pub at: TimestampMs,
-    /// The principal that wrote the entry.
+    /// The principal that wrote the entry. An import keeps the original author.
     pub by: Principal,
     /// The turn that the entry is part of.
     pub turn: Option<TurnId>,
@@ -277,7 +277,7 @@ pub struct Record {
     pub meta: Meta,
     /// The format version of the body.
     pub version: u32,
-    /// The encoded body.
+    /// The body as JSON.
     pub body: Vec<u8>,
 }
 
@@ -295,7 +295,7 @@ pub struct Entry {
 pub struct Draft {
     /// Minted by the store if absent. An import supplies the ids, which must increase (I13).
     pub id: Option<EntryId>,
-    /// When the entry is created.
+    /// When the entry was created. An import keeps the original time.
     pub at: TimestampMs,
     /// The author, if not the caller: an import keeps the original author.
     pub by: Option<Principal>,
@@ -306,7 +306,7 @@ pub struct Draft {
 }
 
 impl Draft {
-    /// A draft with an id and an author that the store assigns.
+    /// A draft outside any turn. The store assigns its id, and the caller is its author.
     pub fn new(at: TimestampMs, body: impl Into<Body>) -> Self {
         Self { id: None, at, by: None, turn: None, body: body.into() }
     }
@@ -322,7 +322,7 @@ impl Record {
     pub fn decode(&self) -> Result<Body, codec::CodecError> {
         codec::decode(self.version, self.meta.kind, &self.body)
     }
-    /// Decode the record.
+    /// Decode the body, and return the whole entry.
     pub fn into_entry(self) -> Result<Entry, codec::CodecError> {
         let body = self.decode()?;
         Ok(Entry { meta: self.meta, body })
@@ -330,7 +330,7 @@ impl Record {
 }
 
 impl Entry {
-    /// Encode the entry.
+    /// Encode the entry in the current format version.
     pub fn to_record(&self) -> Record {
         Record { meta: self.meta.clone(), version: LOG_VERSION, body: codec::encode(&self.body) }
     }

@@ -10,7 +10,7 @@ use crate::scope::{Principal, Role};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct LeafMoved {
-    /// The new leaf; `None` for an empty context.
+    /// The new leaf. `None`: the next entry becomes a new root.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<EntryId>,
 }
@@ -48,7 +48,7 @@ pub fn fit_title(title: &str) -> Option<String> {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct CustomInfo {
-    /// The program's name for this kind of data.
+    /// The writer's name for this kind of data.
     pub custom_type: String,
     /// The data.
     pub data: Json,
@@ -69,7 +69,7 @@ pub enum ArtifactUse {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ArtifactPut {
-    /// The file's name. A later artifact with the same name replaces it.
+    /// The file's name. A later file with the same name and usage is a new version.
     pub name: String,
     /// Whether the file is an input or a deliverable.
     pub usage: ArtifactUse,
@@ -92,13 +92,13 @@ pub struct MemberChanged {
 }
 
 impl MemberChanged {
-    /// Give a principal a role, or remove it from the session.
+    /// Give a principal a role, or remove the principal from the session if `role` is `None`.
     pub fn new(member: Principal, role: Option<Role>) -> Self {
         Self { member, role, elsewhere: false }
     }
 }
 
-/// Whether a session accepts entries.
+/// The state of a session. Only an archived session refuses entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
@@ -106,7 +106,7 @@ pub enum SessionState {
     /// The session has no messages yet.
     #[default]
     Created,
-    /// The session accepts entries.
+    /// The session has messages and accepts more.
     Active,
     /// Closed by its user; a new message reopens it.
     Closed,
@@ -124,7 +124,7 @@ impl SessionState {
             SessionState::Archived => "archived",
         }
     }
-    /// The state with this name.
+    /// The state with this name; `None` if it is unknown.
     pub fn from_name(name: &str) -> Option<Self> {
         [Self::Created, Self::Active, Self::Closed, Self::Archived]
             .into_iter()
@@ -143,11 +143,11 @@ pub struct StateChanged {
     pub reason: Option<String>,
 }
 
-/// A note that the session was exported.
+/// Records that the session was exported.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Exported {
-    /// The format of the export.
+    /// The name of the export format.
     pub format: String,
     /// Number of exported entries.
     pub entries: u32,
@@ -172,7 +172,7 @@ pub enum GraftWhat {
 pub struct Graft {
     /// The source session.
     pub source: SessionId,
-    /// The entry of the source at which the content is pinned.
+    /// The entry of the source up to which content is included. Later entries do not change the graft.
     pub upto: EntryId,
     /// Which content is included.
     #[serde(flatten)]

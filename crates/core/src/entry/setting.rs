@@ -10,7 +10,7 @@ use crate::content::{Json, present};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ModelChanged {
-    /// The new model: `PROVIDER/NAME`.
+    /// The name of the new model, such as `PROVIDER/NAME` or `demo`.
     pub model: String,
 }
 
@@ -18,7 +18,7 @@ pub struct ModelChanged {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ThinkingChanged {
-    /// The new level.
+    /// The new level, such as `off` or `high`.
     pub level: String,
 }
 
@@ -26,7 +26,7 @@ pub struct ThinkingChanged {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct SkillsChanged {
-    /// The names of all active skills.
+    /// The names of all skills that are active from now on. Others become inactive.
     pub active: Vec<String>,
 }
 
@@ -35,7 +35,7 @@ pub struct SkillsChanged {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default)]
 pub struct ContextChanged {
-    /// The new system prompt.
+    /// The new system prompt; may contain `{{ctx.NAME}}` variables.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub system: Option<String>,
     /// The new working directory.

@@ -13,15 +13,15 @@ use crate::id::EntryId;
 pub enum Strategy {
     /// Each older message became one line.
     Truncate,
-    /// Text was kept, and long tool outputs were replaced with their first line and size.
+    /// Messages were kept in the summary, and long tool outputs were replaced by their first line and size.
     ObservationMask,
     /// A model wrote a summary.
     Llm,
     /// The caller's own compactor wrote the summary.
     Custom,
-    /// Only the last messages were kept, at the caller's request.
+    /// Older messages were removed without a summary, at the caller's request.
     Trim,
-    /// Only the last messages were kept, because the session was idle.
+    /// Older messages were removed without a summary, because the session was idle.
     Prune,
     /// Another program compacted the session.
     Imported,
@@ -34,7 +34,7 @@ pub enum Strategy {
 pub enum Trigger {
     /// A caller requested it.
     Manual,
-    /// The context was close to the model's limit.
+    /// The context reached a level of token pressure at which the engine compacts.
     Pressure,
     /// The context exceeded the model's limit.
     Overflow,
@@ -49,19 +49,19 @@ pub enum Trigger {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = SummaryDetails))]
 #[serde(default)]
 pub struct Details {
-    /// Files that were read.
+    /// Paths of the files that tools read.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub files_read: Vec<String>,
-    /// Files that were changed.
+    /// Paths of the files that tools changed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub files_changed: Vec<String>,
-    /// Facts that were established.
+    /// Facts that messages marked as such.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub facts: Vec<String>,
-    /// Decisions that were made.
+    /// Decisions that messages marked as such.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub decisions: Vec<String>,
-    /// Work that is not finished.
+    /// Unfinished work that messages marked as such.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub open_items: Vec<String>,
 }
@@ -92,7 +92,7 @@ impl Details {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Compaction {
-    /// The text that replaces the older messages.
+    /// The text that replaces the older messages. `None` if they were removed without a summary.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub summary: Option<String>,
     /// The oldest entry that is kept in the context. If absent, nothing before the compaction is kept.
@@ -102,10 +102,10 @@ pub struct Compaction {
     pub strategy: Strategy,
     /// What caused the compaction.
     pub trigger: Trigger,
-    /// Tokens of the context before.
+    /// Number of tokens of the context before the compaction, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens_before: Option<u64>,
-    /// Tokens of the context after.
+    /// Number of tokens of the context after the compaction, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens_after: Option<u64>,
     /// Details that the next summary includes.
@@ -175,7 +175,7 @@ pub struct Shortened {
     pub text: String,
 }
 
-/// A summary of a branch that was left.
+/// A summary of an abandoned branch, which the model receives on the new branch.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct BranchSummary {
@@ -184,7 +184,7 @@ pub struct BranchSummary {
     /// The leaf of the abandoned branch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<EntryId>,
-    /// Details of the branch.
+    /// Structured details of the abandoned branch.
     #[serde(default, skip_serializing_if = "Details::is_empty")]
     pub details: Details,
     /// Whether a hook supplied the summary.

@@ -25,9 +25,9 @@ pub enum Outcome {
     Completed,
     /// A caller cancelled the turn.
     Cancelled,
-    /// An error ended the turn.
+    /// An error ended the turn. `code` and `message` describe it.
     Failed,
-    /// A limit ended the turn.
+    /// A limit ended the turn. `code` names it.
     Limited,
 }
 
@@ -43,10 +43,10 @@ pub struct TurnEnded {
     /// A description for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// The tokens that the turn used.
+    /// The tokens of all model calls of the turn.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<Usage>,
-    /// The cost of the turn in billionths of a US dollar.
+    /// The cost of the turn in billionths of a US dollar; absent if the price of a call is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost_nano_usd: Option<u64>,
 }
@@ -58,11 +58,11 @@ pub struct TurnEnded {
 pub enum ActionKind {
     /// It answers.
     Answer,
-    /// It calls a tool.
+    /// It calls one or more tools.
     Tool,
-    /// It delegates work to another session.
+    /// It calls `delegate`, possibly with other tools.
     Delegate,
-    /// It asks a person.
+    /// It asks a person with `ask_user`.
     AskUser,
 }
 
@@ -72,7 +72,7 @@ pub enum ActionKind {
 pub struct Action {
     /// What kind of action it is.
     pub kind: ActionKind,
-    /// The tool's name, or a short description.
+    /// The names of the called tools, separated by commas. Empty for an answer.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub what: String,
 }
@@ -82,11 +82,11 @@ pub struct Action {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum RoundStatus {
-    /// The action succeeded.
+    /// The round is complete. Single tools may still have failed.
     Ok,
-    /// The action failed.
+    /// The model call failed, or the budget did not allow it.
     Error,
-    /// The action was interrupted.
+    /// The round was cancelled, stopped by a limit, or interrupted by a crash.
     Interrupted,
     /// Tool input did not match its schema. The model gets the error and retries.
     Malformed,
@@ -101,7 +101,7 @@ pub struct RoundResult {
     /// The tokens that the round used.
     #[serde(default)]
     pub tokens: u64,
-    /// The cost of the round in billionths of a US dollar.
+    /// The cost of the round in billionths of a US dollar; absent if the price is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost_nano_usd: Option<u64>,
 }
@@ -111,11 +111,11 @@ pub struct RoundResult {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Round {
-    /// The number of the round.
+    /// The number of the round within its turn, from 1.
     pub number: u32,
     /// What the model does.
     pub action: Action,
-    /// The result; `None` while the action runs.
+    /// The result; `None` in the entry that is written before the action.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<RoundResult>,
     /// The model's rating of its answer, from 0 to 1; absent if the answer had no rating.
@@ -134,7 +134,7 @@ pub struct ApprovalAsked {
     pub approval: String,
     /// The question.
     pub question: String,
-    /// The tool call that needs approval.
+    /// The tool call that the question is about. Absent for questions about the budget or the confidence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub call_id: Option<String>,
     /// Further data about the question.
@@ -155,7 +155,7 @@ impl ApprovalAsked {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ApprovalAnswer {
-    /// The action may run.
+    /// The action may run, or the question was answered.
     Approved,
     /// The action must not run.
     Denied,
@@ -169,7 +169,7 @@ pub struct ApprovalAnswered {
     pub approval: String,
     /// The answer.
     pub answer: ApprovalAnswer,
-    /// The person's reason, which the model sees.
+    /// The reason of a refusal, or the answer to the model's question. The model receives it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
@@ -189,7 +189,7 @@ pub enum Queue {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct InputQueued {
-    /// When the input is used.
+    /// When the input is consumed.
     pub queue: Queue,
     /// The content.
     pub parts: Vec<Part>,
@@ -199,7 +199,7 @@ pub struct InputQueued {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct InputTaken {
-    /// The entry with the queued input.
+    /// The id of the `input_queued` entry.
     pub input: EntryId,
 }
 

@@ -82,9 +82,9 @@ pub enum RunEvent {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RunOutcome {
-    /// All nodes are done.
+    /// No node failed, and no node waits for further input.
     Completed,
-    /// A node failed.
+    /// A node failed, or waits for input that no node will send (`flow.stalled`).
     Failed,
     /// A caller cancelled the run.
     Cancelled,

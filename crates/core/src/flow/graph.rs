@@ -35,7 +35,7 @@ pub struct Flow {
     /// The roles by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub roles: BTreeMap<String, FlowRole>,
-    /// The agents that the flow defines, by id.
+    /// The agents that nodes may refer to, by id.
     pub agents: BTreeMap<String, Agent>,
     /// The nodes.
     pub nodes: Vec<Node>,
@@ -44,7 +44,7 @@ pub struct Flow {
     /// The text of each reading, by its name in the index.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub readings: BTreeMap<String, String>,
-    /// The pass in which roles reflect on their work.
+    /// The pass after the work in which roles reflect on it. `None`: no such pass is defined.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub improvement: Option<Improvement>,
 }
@@ -55,10 +55,10 @@ pub struct FlowRole {
     /// What the role does, for its system prompt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    /// The id of the role's agent.
+    /// The id of the role's agent. Defaults to [`AGENT_DEFAULT`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<String>,
-    /// The names of the texts that the role must read.
+    /// The names of the role's required readings, from [`Flow::readings`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub readings: Vec<String>,
 }
@@ -66,7 +66,7 @@ pub struct FlowRole {
 /// A step of a flow.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Node {
-    /// The node's id.
+    /// The node's id: 1 to 64 letters, digits, hyphens and underscores, unique within the flow.
     pub id: String,
     /// What the node does.
     pub kind: NodeKind,
@@ -76,13 +76,13 @@ pub struct Node {
     /// The role instance whose session the node works in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub role: Option<String>,
-    /// The id of the node's agent, if it differs from the role's.
+    /// The id of the node's agent. Defaults to the role's agent, then to [`AGENT_DEFAULT`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<String>,
-    /// The task, a template with the input and the artifacts.
+    /// The task. `{{input}}` is replaced by the run's input, and `{{NODE}}` by that node's artifact or last answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt: Option<String>,
-    /// Further tools for this node.
+    /// Tools that the node's prompt suggests. They do not add to the agent's tools.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tools: Vec<String>,
     /// The id of the session to use, which may belong to another run.
@@ -103,13 +103,13 @@ pub struct Node {
     /// Whether a person's approval is required.
     #[serde(default)]
     pub consent: Consent,
-    /// The names of further texts to read.
+    /// The names of required readings, in addition to those of the role.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub readings: Vec<String>,
 }
 
 impl Node {
-    /// A node with default settings.
+    /// A node without a role, agent or prompt, and with default settings.
     pub fn new(id: impl Into<String>, kind: NodeKind) -> Self {
         Self {
             id: id.into(),
@@ -152,10 +152,10 @@ impl Node {
 pub enum NodeKind {
     /// It provides the run's input.
     Input,
-    /// A role works on its task.
+    /// An agent works on the node's task in a session.
     #[default]
     Agent,
-    /// It collects the run's results.
+    /// It collects the run's results, once all its inputs have arrived.
     Output,
 }
 
@@ -210,7 +210,7 @@ pub struct Edge {
     pub from: String,
     /// The id of the node where the edge ends.
     pub to: String,
-    /// The direction of the work.
+    /// Whether the edge hands work over or returns it.
     #[serde(default)]
     pub kind: EdgeKind,
     /// The required name of the artifact that is sent over this edge.
@@ -222,7 +222,7 @@ pub struct Edge {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EdgeKind {
-    /// Work is handed over.
+    /// Work is handed over to the next node.
     #[default]
     Forward,
     /// Work returns to an earlier node. The nodes in between reopen, and the sender waits.
@@ -239,7 +239,7 @@ pub struct Improvement {
     /// The prompt for each role; defaults to a built-in question.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt: Option<String>,
-    /// The role that comments on the reflections.
+    /// The role that reviews the reflections. `None`: there is no review.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub feedback: Option<Feedback>,
 }
@@ -261,10 +261,10 @@ pub enum Order {
 pub struct Feedback {
     /// The role that gives feedback.
     pub role: String,
-    /// The id of its agent.
+    /// The id of its agent. Defaults to [`AGENT_DEFAULT`].
     #[serde(default, rename = "agent_ref", skip_serializing_if = "Option::is_none")]
     pub agent: Option<String>,
-    /// Its task.
+    /// Its task. Defaults to a built-in prompt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt: Option<String>,
 }

@@ -128,7 +128,7 @@ impl Machine {
         self.active.is_empty()
     }
 
-    /// Process an input. A turn that has ended ignores all input.
+    /// Process an input. A run that has ended ignores all input.
     pub fn advance(&mut self, input: Input) -> FlowStep {
         let mut step = FlowStep::default();
         if self.state.ended.is_some() {

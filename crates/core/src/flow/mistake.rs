@@ -15,9 +15,9 @@ use crate::id::SessionId;
 /// A mistake in a flow.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Mistake {
-    /// `node draft`, `edge draft → review`, `role owner`.
+    /// Where the mistake is, such as `node draft`, `edge draft → review` or `role owner`.
     pub place: String,
-    /// The reason.
+    /// What is wrong.
     pub why: String,
 }
 

@@ -98,10 +98,10 @@ impl IncomingCounts {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EdgeStatus {
-    /// The work was not handed over yet.
+    /// No artifact was sent over this edge yet.
     #[default]
     Open,
-    /// The work was handed over.
+    /// An artifact was sent over this edge.
     Completed,
     /// No artifact will be sent over this edge.
     Closed,
@@ -125,7 +125,7 @@ pub struct Ended {
     pub outcome: RunOutcome,
     /// The error code of a failed run.
     pub code: Option<String>,
-    /// A description for people.
+    /// A description of the failure, for people.
     pub message: Option<String>,
 }
 

@@ -211,9 +211,9 @@ fn normalize(text: &str) -> Option<String> {
 
 /// Number of occurrences from which an error counts as a pattern.
 const ERRORS_MIN: usize = 2;
-/// Maximum length of an error and of the working input, in characters.
+/// Maximum length of an error, in characters.
 const ERROR_CHARS_MAX: usize = 200;
-/// Maximum length of a call's input, in characters.
+/// Maximum length of the input of the successful call, in characters.
 const INPUT_CHARS_MAX: usize = 160;
 
 struct RepeatedError {

@@ -22,13 +22,13 @@ pub struct AuditNote {
 pub enum AuditAction {
     /// A session was created.
     Create,
-    /// A session was opened.
+    /// An existing session was opened again.
     Open,
-    /// A session was read.
+    /// A principal read a session of another owner.
     Read,
-    /// A session was changed.
+    /// A session was changed in another way. The detail states how.
     Edit,
-    /// A session was forked.
+    /// A session was created as a fork. The detail names its source.
     Fork,
     /// A member was added, changed or removed.
     Share,
@@ -42,7 +42,7 @@ pub enum AuditAction {
     Erase,
     /// A session was exported.
     Export,
-    /// A session was imported.
+    /// Entries were imported into a session.
     Import,
     /// An API key was created or revoked.
     KeyChange,
@@ -60,9 +60,9 @@ const AUDIT_LINE_BYTES: usize = 512;
 pub struct AuditLine {
     /// The number of the line, from 1.
     pub number: u64,
-    /// When it was done.
+    /// When the action was performed.
     pub at: TimestampMs,
-    /// The principal that did it.
+    /// The principal that performed the action.
     pub by: Principal,
     /// What was done.
     pub action: AuditAction,
@@ -72,7 +72,7 @@ pub struct AuditLine {
     /// Further information.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
-    /// The hash of this line and the previous hash.
+    /// The BLAKE3 hash of the previous line's hash and this line's other fields, in hexadecimal digits.
     pub hash: String,
 }
 

@@ -10,7 +10,7 @@ pub const EMBED_TEXTS_MAX: usize = 64;
 #[error("{0}")]
 pub struct EmbedderError(pub String);
 
-/// Computes vectors of texts, so that memories are found by meaning.
+/// Computes the embeddings of texts, so that memories are found by meaning.
 #[async_trait]
 pub trait Embedder: Send + Sync {
     /// Compute one embedding per text, in order. All embeddings have the same length.

@@ -39,7 +39,7 @@ macro_rules! names {
             pub fn as_str(self) -> &'static str {
                 match self { $(HookName::$variant => $name,)* }
             }
-            /// The event with this name.
+            /// The hook name with this text; `None` if it is unknown.
             pub fn from_name(name: &str) -> Option<Self> {
                 match name { $($name => Some(HookName::$variant),)* _ => None }
             }
@@ -80,7 +80,7 @@ impl std::fmt::Display for HookName {
 /// An event that has happened or is about to happen.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct HookEvent {
-    /// The event's name.
+    /// When the hook is called.
     pub hook: HookName,
     /// The session of the event.
     pub session: SessionId,
@@ -201,7 +201,7 @@ impl HookAnswer {
 /// A hook that failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum HookError {
-    /// The hook took too long.
+    /// The hook did not answer within its time limit.
     #[error("it took longer than {after_ms} ms")]
     TimedOut { after_ms: u64 },
     /// The hook's answer is not valid.
@@ -215,7 +215,7 @@ pub enum HookError {
 /// A hook implementation. Dropping the future stops its work.
 #[async_trait]
 pub trait Hook: Send + Sync {
-    /// Decide about an event, or take note of it.
+    /// Decide about an action before it is performed, or react to an event.
     async fn call(&self, event: &HookEvent) -> Result<HookAnswer, HookError>;
     /// The hook's command or address, for display.
     fn describe(&self) -> String;

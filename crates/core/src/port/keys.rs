@@ -25,7 +25,7 @@ pub enum Grant {
 }
 
 impl Grant {
-    /// The right with this name.
+    /// The right with this name: `read`, `write` or `operate`. `None` if it is unknown.
     pub fn from_name(name: &str) -> Option<Self> {
         match name {
             "read" => Some(Grant::Read),
@@ -54,10 +54,10 @@ pub struct ApiKey {
     pub grants: Vec<Grant>,
     /// When the key was created.
     pub created_at: TimestampMs,
-    /// When the key stops being valid.
+    /// When the key stops being valid. `None`: the key does not expire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<TimestampMs>,
-    /// When the key was revoked.
+    /// When the key was revoked; `None` if it was not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revoked_at: Option<TimestampMs>,
 }
@@ -68,7 +68,7 @@ impl ApiKey {
         self.revoked_at.is_none() && self.expires_at.is_none_or(|end| now < end)
     }
 
-    /// Whether the key has this right.
+    /// Whether the key lists this right.
     pub fn allows(&self, grant: Grant) -> bool {
         self.grants.contains(&grant)
     }

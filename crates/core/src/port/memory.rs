@@ -95,7 +95,7 @@ impl MemoryKind {
             MemoryKind::ErrorPattern => "error_pattern",
         }
     }
-    /// The kind with this name.
+    /// The kind with this name; `None` if it is unknown.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.as_str() == name)
     }
@@ -107,7 +107,7 @@ impl MemoryKind {
 pub enum Learned {
     /// Written by a person or a program.
     ByHand,
-    /// Rules found it in a session.
+    /// Extracted from a session by fixed rules, without a model.
     ByRules,
     /// Extracted by this model.
     ByModel(String),
@@ -127,20 +127,20 @@ pub struct MemorySource {
 pub struct Embedding {
     /// The model that computed the vector.
     pub model: String,
-    /// The vector, scaled to bytes.
+    /// The vector's components, scaled to the range of `i8`.
     pub numbers: Vec<i8>,
 }
 
-/// A fact that later sessions can use.
+/// A fact, preference, decision or error pattern that later sessions can use.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Memory {
     /// The memory's id.
     pub id: MemoryId,
-    /// Whose memory it is.
+    /// The owner: a principal, or the whole tenant.
     pub belongs: Belongs,
-    /// What kind of fact it is.
+    /// Whether it is a fact, a preference, a decision or an error pattern.
     pub kind: MemoryKind,
-    /// The fact.
+    /// The content of the memory.
     pub text: String,
     /// Empty for memories that were added manually.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -158,7 +158,7 @@ pub struct Memory {
     /// The memory that contradicts and replaces this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub superseded_by: Option<MemoryId>,
-    /// The vector of the text, if an embedder is configured.
+    /// The embedding of the text. `None` until an embedder has computed it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub embedding: Option<Embedding>,
 }
@@ -196,7 +196,7 @@ impl Memory {
         self.superseded_by.is_none()
     }
 
-    /// Whether this session supports the memory.
+    /// Whether the memory has supporting entries in this session.
     pub fn is_from(&self, session: &SessionId) -> bool {
         self.sources.iter().any(|source| source.session == *session)
     }
@@ -245,14 +245,14 @@ pub enum Standing {
     Any,
 }
 
-/// The filter of a memory list.
+/// Which memories to list. All conditions must match.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct MemoryFilter {
     /// Whose memories are listed.
     pub whose: Whose,
     /// Whether superseded memories are listed.
     pub standing: Standing,
-    /// Only memories of this kind.
+    /// Only memories of this kind. `None` lists all kinds.
     pub kind: Option<MemoryKind>,
     /// Only memories that this session supports.
     pub session: Option<SessionId>,

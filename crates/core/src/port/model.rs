@@ -24,7 +24,7 @@ pub const REPLY_BYTES_MAX: usize = 8 << 20;
 /// A request to a model. `model` is `PROVIDER/NAME`, as in agents and settings.
 #[derive(Debug, Clone)]
 pub struct Request {
-    /// The model's name.
+    /// The model's name, such as `PROVIDER/NAME`.
     pub model: String,
     /// The system prompt.
     pub system: Option<String>,
@@ -46,7 +46,7 @@ impl Request {
         self.messages.last().map(|message| message.role)
     }
 
-    /// The text of the last message, which is a user's message or the result of a tool.
+    /// The text of the last message, including the text of tool results. Empty if there are no messages.
     pub fn last_text(&self) -> String {
         let parts = self.messages.last().map(|message| message.parts.as_slice()).unwrap_or_default();
         parts.iter().map(RequestPart::text).collect()
@@ -106,12 +106,12 @@ pub enum Thinking {
     Low,
     /// Moderate reasoning.
     Medium,
-    /// As much reasoning as the model supports.
+    /// Extensive reasoning.
     High,
 }
 
 impl Thinking {
-    /// The name in agent files.
+    /// The name in agent files and in the log.
     pub fn as_str(self) -> &'static str {
         match self {
             Thinking::Off => "off",
@@ -120,7 +120,7 @@ impl Thinking {
             Thinking::High => "high",
         }
     }
-    /// The level with this name.
+    /// The level with this name; `None` if it is unknown.
     pub fn from_name(name: &str) -> Option<Self> {
         match name {
             "off" => Some(Thinking::Off),
@@ -135,7 +135,7 @@ impl Thinking {
 /// One event of a streamed reply.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ReplyEvent {
-    /// The next fragment of the answer.
+    /// The next fragment of the answer's text.
     Text(String),
     /// The next fragment of the reasoning.
     Reasoning(String),
@@ -158,14 +158,14 @@ pub type ReplyStream = Pin<Box<dyn Stream<Item = Result<ReplyEvent, ModelError>>
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Price {
-    /// Input tokens.
+    /// Price of an input token that is neither read from nor written to the cache.
     pub input: u64,
-    /// Output tokens.
+    /// Price of an output token, including reasoning.
     pub output: u64,
-    /// Input tokens read from the provider's cache.
+    /// Price of an input token that is read from the provider's cache.
     #[serde(default)]
     pub cache_read: u64,
-    /// Input tokens written to the provider's cache.
+    /// Price of an input token that is written to the provider's cache.
     #[serde(default)]
     pub cache_write: u64,
 }
@@ -194,7 +194,7 @@ pub struct ModelFacts {
     pub price: Option<Price>,
 }
 
-/// A model, or several models with different names.
+/// A model, or a group of models that are selected by [`Request::model`].
 #[async_trait]
 pub trait Model: Send + Sync {
     /// Begin a call. An error returned here occurred before any output; later errors are in the stream. Dropping the
@@ -233,7 +233,7 @@ pub enum ModelError {
     /// The stream ended before the reply was complete. Transient.
     #[error("{model}: the stream ended early: {why}")]
     Cut { model: String, why: String },
-    /// The stream cannot be decoded.
+    /// The reply cannot be decoded. Not retried.
     #[error("{model}: failed to decode the stream: {what}")]
     Malformed { model: String, what: String },
     /// The request is larger than the model's window. The engine compacts the context and retries.
@@ -242,7 +242,7 @@ pub enum ModelError {
     /// The provider refused the API key.
     #[error("{model}: the provider refused the key ({status}): {why}")]
     KeyRefused { model: String, status: u16, why: String },
-    /// No API key is set.
+    /// No API key is set for the provider. `variable` is the environment variable that should contain it.
     #[error("{model} needs a key: {variable} is not set")]
     NoKey { model: String, variable: String },
     /// There is no such model.
@@ -254,7 +254,7 @@ pub enum ModelError {
     /// The scripted model has no reply for this call.
     #[error("{model}: call {call} is not in the script")]
     Unscripted { model: String, call: u32 },
-    /// The reply exceeds a limit.
+    /// The reply exceeds one of Sapwood's limits.
     #[error("{model}: the reply is over the limit of {limit} {unit}")]
     TooLarge { model: String, limit: usize, unit: &'static str },
 }

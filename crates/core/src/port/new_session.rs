@@ -14,11 +14,11 @@ pub struct NewSession {
     pub at: TimestampMs,
     /// When the session is created in this store, for the audit log.
     pub now: TimestampMs,
-    /// The title.
+    /// The title. A fork without a title gets its source's.
     pub title: Option<String>,
-    /// The id of the session's agent.
+    /// The id of the session's agent. A fork without an agent gets its source's.
     pub agent: Option<String>,
-    /// The working directory.
+    /// The working directory. A fork without a directory gets its source's.
     pub cwd: Option<String>,
     /// The session that an imported session was forked from, in any store. Forks created here get it from their source.
     pub parent: Option<Lineage>,
@@ -49,9 +49,9 @@ impl NewSession {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Lineage {
-    /// The session.
+    /// The source session.
     pub session: SessionId,
-    /// The entry at which the sessions diverge; `None` if unknown.
+    /// The last shared entry. `None` if no entry is shared, or if it is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<EntryId>,
 }
@@ -59,7 +59,7 @@ pub struct Lineage {
 /// Where an imported session came from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Origin {
-    /// The format that the session was imported from.
+    /// The name of the format that the session was imported from.
     pub format: String,
     /// The session's id at its origin.
     pub id: String,

@@ -22,7 +22,7 @@ pub fn is_full_page(page: &[Record], limit: usize) -> bool {
     page.len() >= limit.min(PAGE_ROWS_MAX) || bytes_of_page(page) >= PAGE_BYTES
 }
 
-/// Total size of a page's bodies.
+/// Total size of a page's encoded bodies, in bytes.
 pub fn bytes_of_page(page: &[Record]) -> usize {
     page.iter().map(|record| record.body.len()).sum()
 }

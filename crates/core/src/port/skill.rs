@@ -46,10 +46,10 @@ pub enum SkillError {
     /// There is no such skill.
     #[error("there is no skill {name:.64}")]
     Unknown { name: String },
-    /// More skills than the limit are active.
+    /// The request would make more skills active than the limit allows.
     #[error("a session has at most {limit} active skills")]
     TooMany { limit: usize },
-    /// The skill's files cannot be read.
+    /// A file of the skill cannot be read.
     #[error("{why}")]
     Unreadable { why: String },
 }

@@ -31,7 +31,7 @@ const REQUEST_HEX: usize = 32;
 /// Maximum TTL of a lease, in milliseconds. A stored lease with more time left was written with a wrong clock.
 pub const LEASE_TTL_MS_MAX: i64 = 10_000;
 
-/// Whether a session was created.
+/// Whether [`Sessions::create`] created the session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Created {
     /// The session is new.
@@ -68,7 +68,7 @@ pub enum Expect {
 pub struct Append {
     /// The session to append to.
     pub session: SessionId,
-    /// Where the log must end.
+    /// Where the log must end for the append to succeed.
     pub expect: Expect,
     /// The fence of the caller's lease. While another caller holds a lease, an append without a fence may only contain
     /// entries outside the tree, because the lease guards the leaf.
@@ -78,7 +78,7 @@ pub struct Append {
     /// The request's hash, from [`hash_request`]. The same key with another hash is refused. Without a hash, a repeated
     /// key always returns the first result.
     pub request: Option<String>,
-    /// The entries, in order.
+    /// The entries, in order: at most [`APPEND_ENTRIES_MAX`].
     pub drafts: Vec<Draft>,
     /// An audit line to write in the same transaction.
     pub audit: Option<AuditNote>,
@@ -89,7 +89,7 @@ pub struct Append {
 }
 
 impl Append {
-    /// An append without conditions.
+    /// An append at any head, without a fence, an idempotency key or an audit line.
     pub fn new(session: SessionId, now: TimestampMs, drafts: Vec<Draft>) -> Self {
         Self {
             session,
@@ -118,7 +118,7 @@ pub fn hash_request(bodies: &[Body]) -> String {
 /// The result of an append.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Appended {
-    /// The end of the log after the append.
+    /// The last seq and the leaf after the append.
     pub head: Head,
     /// Seq and id of each entry, in the order of the drafts.
     pub entries: Vec<(Seq, EntryId)>,
@@ -150,17 +150,17 @@ pub struct PathSlice {
     /// Outcomes of turns started in this session whose `turn_started` follows the parent of the first entry. The slice
     /// contains all their entries on this path.
     pub ended_turns: Vec<(TurnId, Outcome)>,
-    /// The turn that is running, interrupted or waiting.
+    /// The session's turn that has not ended: it runs, waits for a person, or was interrupted.
     pub open_turn: Option<TurnId>,
 }
 
 /// Whether a list starts with the newest or the oldest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ListOrder {
-    /// The newest first.
+    /// The most recently updated session first.
     #[default]
     NewestFirst,
-    /// The oldest first.
+    /// The least recently updated session first.
     OldestFirst,
 }
 
@@ -181,7 +181,7 @@ pub struct ListFilter {
     pub until: Option<TimestampMs>,
     /// Only sessions whose displayed title or id contains each of these words.
     pub title: Option<String>,
-    /// Which session comes first.
+    /// The order of the sessions.
     pub order: ListOrder,
     /// Only sessions whose id has this prefix.
     pub id_prefix: Option<String>,
@@ -196,7 +196,7 @@ pub struct ListFilter {
 pub struct SearchQuery {
     /// Words that must all occur. "Quoted words" must occur together; a trailing * matches the rest of a word.
     pub text: String,
-    /// Only in this session.
+    /// Search only this session. `None` searches all sessions that the caller can see.
     pub session: Option<SessionId>,
     /// Maximum number of hits in the page.
     pub limit: usize,
@@ -262,11 +262,11 @@ pub enum Repair {
 /// Operations on whole sessions.
 #[async_trait]
 pub trait Sessions: Send + Sync {
-    /// Create a session. An existing session is left unchanged.
+    /// Create a session. An existing session stays unchanged; [`StoreError::Exists`] if the caller may not read it.
     async fn create(&self, scope: &Scope, new: NewSession) -> Result<Created>;
-    /// Create a session that shares the path of another one.
+    /// Create a session that shares a path of its source. Fails with [`StoreError::Exists`] if the id is taken.
     async fn fork(&self, scope: &Scope, fork: Fork) -> Result<Head>;
-    /// The session's summary row.
+    /// The session's current summary.
     async fn summary(&self, scope: &Scope, session: &SessionId) -> Result<Summary>;
     /// Read one page, newest first unless the filter sets another order. A store scans a limited number of sessions per
     /// call: a page of a filtered list can be short or empty and still have a `next`.
@@ -361,7 +361,7 @@ pub trait Leases: Send + Sync {
         holder: &str,
         ttl_ms: i64,
     ) -> Result<Lease>;
-    /// Release a lease before it expires.
+    /// Release a lease before it expires, so that another holder can acquire it at once.
     async fn release_lease(&self, scope: &Scope, lease: &Lease) -> Result<()>;
 }
 
@@ -386,7 +386,7 @@ pub trait Search: Send + Sync {
 /// The audit log: who did what, in chained lines.
 #[async_trait]
 pub trait Audit: Send + Sync {
-    /// Write a line.
+    /// Write a line. The store adds its number and hash.
     async fn write_audit(&self, scope: &Scope, note: AuditNote, now: TimestampMs) -> Result<()>;
     /// Read lines after the number `after`, oldest first: of one session, or all lines for an operator.
     async fn read_audit(

@@ -31,7 +31,7 @@ pub enum StoreError {
     /// The caller may not change the memory.
     #[error("{principal} may not change memory {memory}: only its owner or the principal that shared it may")]
     MemoryDenied { memory: MemoryId, principal: Principal },
-    /// A session with this id exists.
+    /// A session with this id already exists, possibly one that the caller may not see.
     #[error("session {session} already exists")]
     Exists { session: SessionId },
     /// The log does not end where the caller expected.
@@ -40,10 +40,10 @@ pub enum StoreError {
     /// The idempotency key was used for another request.
     #[error("the idempotency key {key:?} was used for another request")]
     KeyReused { key: String },
-    /// Another process has taken over the lease.
+    /// Another holder has acquired the lease since the caller got its fence.
     #[error("fence {given} is stale: the session's lease is now at fence {current}")]
     StaleFence { given: u64, current: u64 },
-    /// Another process holds the lease.
+    /// Another holder has the session's lease.
     #[error("the session is locked: {holder} holds its lease for another {remaining_ms} ms")]
     Leased { holder: String, remaining_ms: i64 },
     /// The caller's role does not allow the operation.
@@ -70,13 +70,13 @@ pub enum StoreError {
     /// The store is encrypted, and the key is missing or wrong.
     #[error("{place} is encrypted: {why}")]
     Locked { place: String, why: String },
-    /// The store cannot be written.
+    /// The store can be read but not written.
     #[error("{place} cannot be written: {why}")]
     ReadOnly { place: String, why: String },
     /// No disk space is left.
     #[error("no disk space is left for {place}")]
     DiskFull { place: String },
-    /// Other processes kept the store busy for too long.
+    /// Concurrent writes kept the store busy for too long. The caller can retry.
     #[error("{place} was busy for {waited_ms} ms")]
     Busy { place: String, waited_ms: u64 },
     /// The database cannot be reached.
@@ -85,10 +85,10 @@ pub enum StoreError {
     /// The server's certificate is not trusted.
     #[error("{place} is not trusted: {why}")]
     Untrusted { place: String, why: String },
-    /// The operating system reported an error.
+    /// The operating system reported another error.
     #[error("{place}: {source}")]
     Io { place: String, source: std::io::Error },
-    /// The database reported an error.
+    /// The database reported another error.
     #[error("{place}: {what}")]
     Backend { place: String, what: String },
 }

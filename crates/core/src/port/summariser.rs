@@ -19,7 +19,7 @@ pub struct SummaryRequest {
 pub struct WrittenSummary {
     /// The text.
     pub text: String,
-    /// What the summary cost.
+    /// The model that wrote the summary, and its usage. `None` if no model was called.
     pub by: Option<WrittenBy>,
 }
 
@@ -37,7 +37,7 @@ pub struct SummariserError(pub String);
 /// Turns a request into text. A summariser has no access to the session.
 #[async_trait]
 pub trait Summariser: Send + Sync {
-    /// Write a summary of the archived messages.
+    /// Write the summary of one chunk.
     async fn write(&self, request: SummaryRequest) -> Result<WrittenSummary, SummariserError>;
 }
 
@@ -51,7 +51,7 @@ pub trait Compactor: Send + Sync {
 /// A hook's decision about a planned compaction.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum BeforeCompact {
-    /// Continue.
+    /// Compact as planned.
     #[default]
     GoOn,
     /// Do not compact.
@@ -63,7 +63,7 @@ pub enum BeforeCompact {
 /// Hooks around a compaction.
 #[async_trait]
 pub trait CompactHook: Send + Sync {
-    /// Decide about a compaction before it is written.
+    /// Decide about a compaction before its summary is created.
     async fn before_compact(&self, archive: &Archive<'_>) -> BeforeCompact;
     /// Called after the compaction was written.
     async fn after_compact(&self, _compaction: &Compaction) {}

@@ -49,9 +49,9 @@ pub struct ToolSpec {
     pub description: String,
     /// JSON Schema of the input: an object.
     pub input_schema: Json,
-    /// The side effects.
+    /// The tool's side effects, which determine whether a call needs approval.
     pub touch: Touch,
-    /// Whether a call is run again after a crash.
+    /// Whether a call that may have run is run again after a crash.
     pub replay: Replay,
 }
 
@@ -96,7 +96,7 @@ pub enum FsScope {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged, deny_unknown_fields)]
 pub enum McpServer {
-    /// A program that speaks the protocol on its standard streams.
+    /// A program that exchanges messages over its standard input and output.
     Stdio {
         command: String,
         #[serde(default)]
@@ -122,7 +122,7 @@ pub struct ToolGrant {
     pub session: SessionId,
     /// The working directory of `project` scope and commands.
     pub cwd: Option<String>,
-    /// The file access.
+    /// Which files the tools can access.
     pub fs_scope: FsScope,
     /// The names of the available tools.
     pub tools: Vec<String>,
@@ -130,7 +130,7 @@ pub struct ToolGrant {
     pub allowed_commands: Vec<String>,
     /// Exact host names. An empty list denies every address.
     pub allowed_hosts: Vec<String>,
-    /// The servers whose tools are available, by name.
+    /// The MCP servers by name. All their tools are available.
     pub mcp_servers: BTreeMap<String, McpServer>,
 }
 
@@ -181,16 +181,16 @@ impl<T: Into<ToolOutput>, E: std::fmt::Display> From<Result<T, E>> for ToolOutpu
     }
 }
 
-/// Tools that cannot be opened.
+/// Why a session's tools cannot be opened.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ToolError {
-    /// There is no such tool.
+    /// The agent lists a tool that does not exist. `known` names the available tools.
     #[error("there is no tool {name}: {known}")]
     Unknown { name: String, known: String },
     /// The working directory cannot be used.
     #[error("the working directory {dir} cannot be used: {why}")]
     NoDirectory { dir: String, why: String },
-    /// An MCP server failed.
+    /// An MCP server cannot be started or reached, or its tools cannot be used.
     #[error("MCP server {server}: {why}")]
     Server { server: String, why: String },
     /// A setting or a tool's description is not valid.

@@ -9,7 +9,7 @@ use crate::content::BlobRef;
 use crate::entry::{ArtifactUse, Body, Entry};
 use crate::id::{Seq, TimestampMs};
 
-/// An artifact that was sent over an edge.
+/// The latest version of a session's input or artifact.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Artifact {
     pub name: String,

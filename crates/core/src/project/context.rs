@@ -23,13 +23,13 @@ pub const INTERRUPTED: &str = "The tool call was interrupted before it returned 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
-    /// A user.
+    /// A user. Summaries also have this role.
     User,
     /// The model.
     Assistant,
     /// A tool, with the result of a call.
     Tool,
-    /// The engine.
+    /// The engine or a hook, with a note for the model.
     System,
 }
 
@@ -51,14 +51,14 @@ pub struct Message {
 pub struct Answers {
     /// The id of the call.
     pub call_id: String,
-    /// The name of the tool.
+    /// The name of the tool, if known.
     pub tool: Option<String>,
-    /// Whether the tool failed.
+    /// Whether the call failed.
     pub is_error: bool,
 }
 
 impl Message {
-    /// All text of the message.
+    /// The joined text of all parts.
     pub fn text(&self) -> String {
         joined_text(&self.parts)
     }
@@ -92,16 +92,16 @@ impl Serialize for Message {
     }
 }
 
-/// What a model receives at an entry.
+/// What a model receives when it is called at an entry of the tree.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Context {
     /// The system prompt.
     pub system: Option<String>,
     /// The model.
     pub model: Option<String>,
-    /// The reasoning effort.
+    /// The reasoning effort, such as `off` or `high`.
     pub thinking: String,
-    /// The active skills.
+    /// The names of the active skills.
     pub skills: Vec<String>,
     /// The messages, oldest first.
     pub messages: Vec<Message>,
@@ -118,7 +118,7 @@ pub struct Context {
 /// The latest compaction on a path.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LatestCompaction {
-    /// The entry.
+    /// The id of the compaction's entry.
     pub id: EntryId,
     /// The compaction.
     pub body: Compaction,
@@ -129,7 +129,7 @@ pub struct LatestCompaction {
 pub struct Reported {
     /// The entry that reports the usage.
     pub seq: Seq,
-    /// The tokens that the provider counted.
+    /// The tokens of the call, as the provider reported them.
     pub usage: Usage,
 }
 

@@ -28,7 +28,7 @@ pub struct Event<'a> {
     /// The body, unchanged from the log.
     #[cfg_attr(feature = "openapi", schema(value_type = Body))]
     pub entry: &'a RawValue,
-    /// The change of the feed, if the reader asked for it.
+    /// The change that this entry makes to the feed, if the reader asked for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub feed: Option<FeedChange>,
 }

@@ -102,7 +102,7 @@ pub fn digest_line(round: &PathRound) -> String {
     line
 }
 
-/// Convert a text to one line of at most `chars_max` characters. Runs of whitespace become one space.
+/// Convert a text to one line of at most `LINE_CHARS_MAX` characters. Runs of whitespace become one space.
 fn one_line(text: &str) -> String {
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
     cut(&line, LINE_CHARS_MAX)

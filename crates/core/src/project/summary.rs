@@ -22,27 +22,27 @@ pub struct Summary {
     pub id: SessionId,
     /// The owner.
     pub owner: Principal,
-    /// The title.
+    /// The title; `None` if the session was never named.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
     /// The beginning of the first user message.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preview: Option<String>,
-    /// The id of the agent.
+    /// The id of the agent that the session was created with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<String>,
     /// The working directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cwd: Option<String>,
-    /// Whether the session accepts entries.
+    /// The state, such as active or archived. Only an archived session refuses entries.
     pub state: SessionState,
-    /// When the session began.
+    /// When the session began. For an imported session this is the time at its origin.
     pub created_at: TimestampMs,
-    /// When the last entry was written.
+    /// The latest time of an entry, or `created_at` if there is none.
     pub updated_at: TimestampMs,
-    /// The end of the log.
+    /// The last seq of the log, and the leaf.
     pub head: Head,
-    /// The id of the last entry.
+    /// The id of the last entry; `None` for an empty log.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_id: Option<EntryId>,
     /// Messages on the path to the leaf.
@@ -59,10 +59,10 @@ pub struct Summary {
     /// Turns started in this session. A fork does not count the turns of its source.
     #[serde(default)]
     pub turns: u32,
-    /// The turn that is running, interrupted or waiting.
+    /// The turn that has not ended: it runs, waits for a person, or was interrupted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub open_turn: Option<TurnId>,
-    /// The principals that the session is shared with.
+    /// The principals that the session is shared with, and their roles. The owner is not included.
     #[serde(default, skip_serializing_if = "Members::is_empty")]
     pub members: Members,
     /// The session that this one was forked from.
@@ -157,7 +157,7 @@ impl Summary {
         }
     }
 
-    /// The position at which the next entry is placed.
+    /// The state from which [`crate::tree::place`] places the next entry.
     #[doc(hidden)]
     pub fn tip(&self) -> Tip {
         Tip { head: self.head, last_id: self.last_id, model: self.model.clone() }
@@ -229,7 +229,7 @@ pub struct ForkPoint {
     pub authority: Option<Authority>,
 }
 
-/// Compute the context after a compaction is appended to the leaf, without reading the log again.
+/// The first non-empty line of the body's text, cut to `PREVIEW_CHARS_MAX` characters. `None` without text.
 fn preview(body: &Body) -> Option<String> {
     let text = body.text();
     let line = text.lines().map(str::trim).find(|line| !line.is_empty())?;

@@ -18,16 +18,16 @@ pub fn usage_note(by: &WrittenBy) -> CustomInfo {
     CustomInfo { custom_type: USAGE_INFO.to_owned(), data: Json::from_value(&data) }
 }
 
-/// Calls, tokens and cost.
+/// The usage of several model calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Total {
     /// Number of model calls.
     pub calls: u64,
-    /// The tokens.
+    /// The tokens of the calls.
     #[serde(flatten)]
     pub usage: Usage,
-    /// The cost in billionths of a US dollar.
+    /// The cost of the calls with a known price, in billionths of a US dollar.
     pub cost_nano_usd: u64,
     /// Calls of unknown price. They are not included in the cost, but are not free.
     pub unpriced_calls: u64,
@@ -37,12 +37,12 @@ pub struct Total {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Spend {
-    /// The totals by model.
+    /// The totals by model name. Calls without a model are under `unknown`.
     pub models: BTreeMap<String, Total>,
 }
 
 impl Spend {
-    /// Add the calls that an entry reports.
+    /// Add the calls that an entry reports: an answer, a compaction or a usage entry.
     pub fn apply(&mut self, body: &Body) {
         match body {
             Body::AssistantMessage(message) => {

@@ -285,7 +285,7 @@ impl Machine {
         self.dispatch(step);
     }
 
-    /// End the run. Called when no node runs or is ready and no answer is pending.
+    /// End the turn as completed or, if new input has arrived, open another round for it.
     fn finish(&mut self, step: &mut TurnStep) {
         if self.steered.is_empty() {
             self.end(step, Outcome::Completed, None);

@@ -60,14 +60,14 @@ fn events_of(model: &str, parts: Vec<Part>) -> Result<Vec<ReplyEvent>, ModelErro
     Ok(events)
 }
 
-/// Own models by name, in front of other models. The model `NAME` also receives requests for every `NAME/…`.
+/// The embedding program's models by name, in front of others. Model `NAME` also gets the requests for `NAME/…`.
 pub struct OwnModels {
     own: BTreeMap<String, Arc<dyn Model>>,
     others: Arc<dyn Model>,
 }
 
 impl OwnModels {
-    /// Put own models in front of `others`. An own model replaces another model of the same name.
+    /// Put custom models in front of `others`. A custom model replaces another model of the same name.
     pub fn new(own: BTreeMap<String, Arc<dyn Model>>, others: Arc<dyn Model>) -> Self {
         Self { own, others }
     }
@@ -92,7 +92,7 @@ impl Model for OwnModels {
         self.route(model).is_file_backed(model)
     }
 
-    /// The names that each own model reports, or its own name if it reports none.
+    /// For each own model, the names that it reports or, without any, the name it is registered under; then all others.
     fn names(&self) -> Vec<String> {
         let names_of = |(name, model): (&String, &Arc<dyn Model>)| match model.names() {
             names if names.is_empty() => vec![name.clone()],

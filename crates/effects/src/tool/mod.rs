@@ -26,7 +26,7 @@ use serde_json::Value;
 /// A tool, bound to its grant.
 #[async_trait]
 pub trait Tool: Send + Sync {
-    /// The tool's description.
+    /// The tool's name, description, input schema and side effects.
     fn spec(&self) -> ToolSpec;
     /// Run the tool. The input matches the spec's schema. Dropping the future stops the tool.
     async fn run(&self, input: &Value) -> ToolOutput;

@@ -48,7 +48,7 @@ where
     }
 }
 
-/// Own tools. A session gets those that its grant names.
+/// The tools of the embedding program. A session gets those that its grant lists.
 pub struct OwnTools(Vec<Arc<dyn Tool>>);
 
 impl OwnTools {

@@ -12,7 +12,7 @@ use crate::{EngineError, Result};
 
 /// Maximum number of sessions checked to fill one page of runs.
 const SESSIONS_CHECKED_MAX: usize = 5_000;
-/// Sessions and audit lines per page.
+/// Sessions per page.
 const PAGE_ROWS: usize = 200;
 
 /// The state of a run.
@@ -23,9 +23,9 @@ pub enum RunStatus {
     Open,
     /// The run can only continue after an answer.
     Waiting,
-    /// All nodes are done.
+    /// The run ended, and no node failed.
     Completed,
-    /// A node failed.
+    /// A node failed, or waits for input that no node will send.
     Failed,
     /// A caller cancelled the run.
     Cancelled,
@@ -68,13 +68,13 @@ pub struct RunView {
     pub name: String,
     /// The state.
     pub status: RunStatus,
-    /// The phase.
+    /// Whether the run is in the forward pass or the improvement pass.
     pub phase: Phase,
     /// The run's input.
     pub input: String,
     /// The error code of a failed run.
     pub code: Option<String>,
-    /// A description for people.
+    /// Why the run failed, for people.
     pub message: Option<String>,
     /// When the run started.
     pub created_at: TimestampMs,
@@ -102,9 +102,9 @@ pub struct NodeView {
     pub kind: NodeKind,
     /// A name for display.
     pub name: Option<String>,
-    /// The node's role.
+    /// The role of an agent node.
     pub role: Option<String>,
-    /// The id of the node's agent.
+    /// The id of an agent node's agent.
     pub agent: Option<String>,
     /// The state.
     pub status: NodeStatus,
@@ -129,7 +129,7 @@ pub struct EdgeView {
     pub from: String,
     /// The id of the node where the edge ends.
     pub to: String,
-    /// The direction of the work.
+    /// Whether the edge hands work over or returns it.
     #[serde(rename = "type")]
     pub kind: EdgeKind,
     /// The state.
@@ -143,9 +143,9 @@ pub struct ResultView {
     pub from: String,
     /// The name.
     pub name: String,
-    /// The beginning of the text.
+    /// The beginning of the text, or all of it if it is short.
     pub text: String,
-    /// The size in bytes.
+    /// The size of the whole text in bytes.
     pub bytes: u64,
 }
 
@@ -160,9 +160,9 @@ pub struct RunRow {
     pub name: String,
     /// The state.
     pub status: RunStatus,
-    /// Number of nodes.
+    /// Number of agent nodes.
     pub nodes: usize,
-    /// Number of nodes that are done.
+    /// Number of agent nodes that are done, closed or skipped.
     pub done: usize,
     /// When the run started.
     pub created_at: TimestampMs,

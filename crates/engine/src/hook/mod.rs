@@ -1,5 +1,5 @@
 //! Run hooks in priority order, each with a timeout; answers are validated before they take effect. Callers
-//! use [`Engine::ask_hooks`] or [`Engine::fire`]. If no hook is installed for an event, both return at once
+//! use [`Hooks::ask`](Hooks) or [`Hooks::fire`]. If no hook is installed for an event, both return at once
 //! without building the event.
 
 mod actions;

@@ -49,7 +49,7 @@ impl OnFailure {
 pub struct InstalledHook {
     /// Identifies the hook to users and in the log.
     pub name: String,
-    /// The event that calls the hook.
+    /// The event for which the hook is called.
     pub on: HookName,
     /// The hook.
     pub hook: Arc<dyn Hook>,
@@ -80,8 +80,8 @@ impl InstalledHook {
         }
     }
 
-    /// Whether the hook receives an event. HookRegistry never cross tenants, and a non-operator's hook only receives
-    /// events of that user.
+    /// Whether the hook receives an event. A hook never receives events of another tenant, and a non-operator's hook only
+    /// receives events of that user.
     pub(super) fn listens_to(&self, event: &HookEvent) -> bool {
         let is_visible = self.installer.reach == Reach::Tenant || self.installer.principal == event.by;
         let tool = event.data["tool"].as_str().unwrap_or_default();

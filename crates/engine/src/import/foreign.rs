@@ -142,7 +142,7 @@ impl ForeignImport {
         drop(portions);
         let (reader, value) = match reading.await {
             Ok(read) => read,
-            // The thread ends without a panic only if the runtime shuts down.
+            // A join error that is not a panic occurs only if the runtime shuts down.
             Err(error) => resume_unwind(error.try_into_panic().unwrap_or_else(|error| Box::new(error))),
         };
         self.reader = Some(reader);

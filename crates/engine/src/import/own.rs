@@ -10,9 +10,9 @@ use super::own_intake::OwnIntake;
 use super::report::ImportReport;
 use crate::{Engine, EngineError};
 
-/// Maximum number of entries, and of input bytes, per batch.
+/// Number of entries after which a batch is stored.
 const BATCH_DRAFTS: usize = 512;
-/// Text bytes per append, unless a single entry is larger.
+/// Number of input bytes after which a batch is stored.
 const BATCH_BYTES: usize = 2 << 20;
 
 /// An import of a file in Sapwood's format.

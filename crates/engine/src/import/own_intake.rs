@@ -1,5 +1,5 @@
-//! Extends a stored session by the entries of a file in Sapwood's format. The n-th entry of a file has seq n. Existing entries are compared with the file one
-//! by one, and the rest is appended. A log that differs from the file is left unchanged.
+//! Extends a stored session by the entries of a file in Sapwood's format. The n-th entry of a file has seq n. Existing
+//! entries are compared with the file one by one, and the rest is appended. A log that differs stays unchanged.
 
 use std::collections::{HashMap, VecDeque};
 

@@ -51,7 +51,7 @@ impl SiblingSessions {
     }
 }
 
-/// The sessions with the same start time among those updated first since then.
+/// The sessions with the same start time, among the first [`SIBLINGS_CHECKED_MAX`] updated since then.
 pub(super) async fn list_siblings(
     engine: &Engine,
     scope: &Scope,

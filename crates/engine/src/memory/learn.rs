@@ -35,7 +35,7 @@ const IDLE_PAGES_MAX: usize = 1_000;
 pub struct Learning {
     /// The session.
     pub session: SessionId,
-    /// The memories that were stored.
+    /// The extracted memories, including those that were already known.
     pub kept: Vec<StoredMemory>,
     /// How they were extracted.
     pub how: Learned,

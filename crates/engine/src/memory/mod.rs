@@ -3,7 +3,7 @@
 //! `sapwood_core::memory` decides without I/O what is worth remembering.
 //!
 //! A memory belongs to its session's owner. It reaches other users only when it is explicitly shared with the
-//! tenant, and it is never added to a session that other users can read: see [`Engine::allowed_memories`](Engine).
+//! tenant, and it is never added to a session that other users can read: see [`Memories::allowed_memories`](Memories).
 
 mod config;
 mod learn;

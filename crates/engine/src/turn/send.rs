@@ -37,7 +37,7 @@ pub enum IfRunning {
 /// Options for sending input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SendOptions {
-    /// What to do while a turn runs.
+    /// What to do if a turn is already running.
     pub if_running: IfRunning,
     /// What the turn does while it waits for an answer.
     pub on_wait: OnWait,

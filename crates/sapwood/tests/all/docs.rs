@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-/// Maximum length of the program in the crate documentation that has a store, an own model, an own tool and `subscribe`.
+/// Maximum length of the program in the crate documentation that has a store, a custom model and tool, and `subscribe`.
 const PROGRAM_LINES_MAX: usize = 40;
 
 /// The code in the doc comments of all source files, and the sources themselves.

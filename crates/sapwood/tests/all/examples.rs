@@ -1,4 +1,4 @@
-//! Runs the programs in `examples/rust`, and the conformance suite on the example of an own store.
+//! Runs the programs in `examples/rust`, and the conformance suite on the example of a custom store.
 
 use std::sync::Arc;
 

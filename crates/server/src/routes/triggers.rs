@@ -20,7 +20,7 @@ use crate::problem::{Problem, Result};
 use crate::state::{ServedTrigger, State};
 use crate::wire;
 
-/// Fires a trigger. Callers without a key sign the request.
+/// The path to fire a trigger. Callers without a key sign the request.
 pub const FIRE: &str = "/v1/triggers/{name}";
 const KEY_HEADER: &str = "idempotency-key";
 
