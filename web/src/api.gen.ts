@@ -1646,7 +1646,7 @@ export interface components {
             answer: components["schemas"]["ApprovalAnswer"];
             /** @description The id of the approval. */
             approval: string;
-            /** @description The person's reason, which the model sees. */
+            /** @description The reason of a refusal, or the answer to the model's question. The model receives it. */
             reason?: string | null;
             /**
              * @description discriminator enum property added by openapi-typescript
@@ -1669,7 +1669,7 @@ export interface components {
         ApprovalAskedBody: {
             /** @description The id of the approval. */
             approval: string;
-            /** @description The tool call that needs approval. */
+            /** @description The tool call that the question is about. Absent for questions about the budget or the confidence. */
             call_id?: string | null;
             details?: components["schemas"]["Json"] | null;
             /** @description The question. */
@@ -1738,7 +1738,7 @@ export interface components {
         ArtifactPutBody: {
             /** @description The file's content. */
             content: components["schemas"]["BlobRef"];
-            /** @description The file's name. A later artifact with the same name replaces it. */
+            /** @description The file's name. A later file with the same name and usage is a new version. */
             name: string;
             /**
              * @description discriminator enum property added by openapi-typescript
@@ -1757,7 +1757,7 @@ export interface components {
             items: components["schemas"]["Artifact"][];
         };
         /**
-         * @description An answer of a model.
+         * @description A model's answer.
          * @example {
          *       "cost_nano_usd": 2500,
          *       "model": "demo",
@@ -1845,7 +1845,7 @@ export interface components {
         BlobHash: string;
         /** @description A reference to bytes stored outside the log, addressed by their hash. */
         BlobRef: {
-            /** @description The hash of the bytes. */
+            /** @description The BLAKE3 hash of the bytes. */
             blob: components["schemas"]["BlobHash"];
             /**
              * Format: uint64
@@ -1854,12 +1854,12 @@ export interface components {
             bytes: number;
             /**
              * Format: uint64
-             * @description The duration of a recording, in milliseconds.
+             * @description The duration of audio or video, in milliseconds. Token counts use it.
              */
             duration_ms?: number | null;
             /** @description The MIME type. */
             mime: string;
-            /** @description The file name. */
+            /** @description The file name, if known. */
             name?: string | null;
         };
         Branch: {
@@ -1868,7 +1868,7 @@ export interface components {
             summary?: string | null;
         };
         /**
-         * @description A summary of a branch that was left.
+         * @description A summary of an abandoned branch, which the model receives on the new branch.
          * @example {
          *       "details": {
          *         "facts": [
@@ -1882,7 +1882,7 @@ export interface components {
          *     }
          */
         BranchSummaryBody: {
-            /** @description Details of the branch. */
+            /** @description Structured details of the abandoned branch. */
             details?: components["schemas"]["SummaryDetails"];
             from?: components["schemas"]["EntryId"] | null;
             /** @description Whether a hook supplied the summary. */
@@ -1977,16 +1977,16 @@ export interface components {
             shortened?: components["schemas"]["Shortened"][];
             /** @description How the messages were replaced. */
             strategy: components["schemas"]["CompactionStrategy"];
-            /** @description The text that replaces the older messages. */
+            /** @description The text that replaces the older messages. `None` if they were removed without a summary. */
             summary?: string | null;
             /**
              * Format: uint64
-             * @description Tokens of the context after.
+             * @description Number of tokens of the context after the compaction, if known.
              */
             tokens_after?: number | null;
             /**
              * Format: uint64
-             * @description Tokens of the context before.
+             * @description Number of tokens of the context before the compaction, if known.
              */
             tokens_before?: number | null;
             /** @description What caused the compaction. */
@@ -2045,7 +2045,7 @@ export interface components {
              */
             cwd: string | null;
             /**
-             * @description The new system prompt.
+             * @description The new system prompt; may contain `{{ctx.NAME}}` variables.
              * @default null
              */
             system: string | null;
@@ -2158,7 +2158,7 @@ export interface components {
          *     }
          */
         CustomInfoBody: {
-            /** @description The program's name for this kind of data. */
+            /** @description The writer's name for this kind of data. */
             custom_type: string;
             /** @description The data. */
             data: components["schemas"]["Json"];
@@ -2186,10 +2186,10 @@ export interface components {
          *     }
          */
         CustomMessageBody: {
-            /** @description The program's name for this kind of message. */
+            /** @description The extension's name for this kind of message. */
             custom_type: string;
             details?: components["schemas"]["Json"] | null;
-            /** @description Whether the message is shown to people. */
+            /** @description Whether the feed shows the message to people. */
             display?: boolean;
             /** @description The content that the model receives. */
             parts: components["schemas"]["Part"][];
@@ -2255,7 +2255,7 @@ export interface components {
         /** @enum {string} */
         ExportFormat: "jsonl" | "pi" | "operator" | "role-files" | "messages" | "messages-anthropic" | "markdown" | "html" | "workflow";
         /**
-         * @description A note that the session was exported.
+         * @description Records that the session was exported.
          * @example {
          *       "entries": 39,
          *       "format": "jsonl",
@@ -2268,7 +2268,7 @@ export interface components {
              * @description Number of exported entries.
              */
             entries: number;
-            /** @description The format of the export. */
+            /** @description The name of the export format. */
             format: string;
             /**
              * @description discriminator enum property added by openapi-typescript
@@ -2300,7 +2300,7 @@ export interface components {
             /** @description `tool`, `question`, `budget` or `confidence`; empty if unknown. */
             about: string;
             id: string;
-            /** @description The reason of the answer, or the answer to a question. */
+            /** @description The reason given with the answer, or the answer to a question. */
             reason?: string | null;
             state: components["schemas"]["FeedApprovalState"];
         };
@@ -2452,7 +2452,7 @@ export interface components {
             role?: string | null;
             /** @description The role's latest message. */
             said?: string | null;
-            /** @description The role's session. It exists once the node was entered. */
+            /** @description The role's session, which is created when the node is first entered. */
             session?: string | null;
             /** @description `idle`, `running`, `waiting`, `holding`, `done`, `closed`, `skipped` or `failed`. */
             status: string;
@@ -2566,7 +2566,7 @@ export interface components {
         GraftBody: (components["schemas"]["GraftWhat"] & {
             /** @description The source session. */
             source: components["schemas"]["SessionId"];
-            /** @description The entry of the source at which the content is pinned. */
+            /** @description The entry of the source up to which content is included. Later entries do not change the graft. */
             upto: components["schemas"]["EntryId"];
         }) & {
             /** @enum {string} */
@@ -2687,7 +2687,7 @@ export interface components {
         InputQueuedBody: {
             /** @description The content. */
             parts: components["schemas"]["Part"][];
-            /** @description When the input is used. */
+            /** @description When the input is consumed. */
             queue: components["schemas"]["Queue"];
             /**
              * @description discriminator enum property added by openapi-typescript
@@ -2703,7 +2703,7 @@ export interface components {
          *     }
          */
         InputTakenBody: {
-            /** @description The entry with the queued input. */
+            /** @description The id of the `input_queued` entry. */
             input: components["schemas"]["EntryId"];
             /**
              * @description discriminator enum property added by openapi-typescript
@@ -2813,7 +2813,7 @@ export interface components {
         /** @description The session and entry that a fork was created from. */
         Lineage: {
             at?: components["schemas"]["EntryId"] | null;
-            /** @description The session. */
+            /** @description The source session. */
             session: components["schemas"]["SessionId"];
         };
         /** @description The authenticated caller. */
@@ -2941,7 +2941,7 @@ export interface components {
          *     }
          */
         ModelChangedBody: {
-            /** @description The new model: `PROVIDER/NAME`. */
+            /** @description The name of the new model, such as `PROVIDER/NAME` or `demo`. */
             model: string;
             /**
              * @description discriminator enum property added by openapi-typescript
@@ -3151,7 +3151,7 @@ export interface components {
             attachments?: components["schemas"]["BlobRef"][];
             /** @description The channel's name, such as the name of a chat system. */
             channel: string;
-            /** @description The message that this one answers, in the channel's own terms. */
+            /** @description The channel's id of the message that this one answers. */
             reply_to?: string | null;
         };
         /** @description One part of a message. */
@@ -3225,7 +3225,7 @@ export interface components {
         RoundAction: {
             /** @description What kind of action it is. */
             kind: components["schemas"]["ActionKind"];
-            /** @description The tool's name, or a short description. */
+            /** @description The names of the called tools, separated by commas. Empty for an answer. */
             what?: string;
         };
         /**
@@ -3251,7 +3251,7 @@ export interface components {
             confidence?: number | null;
             /**
              * Format: uint32
-             * @description The number of the round.
+             * @description The number of the round within its turn, from 1.
              */
             number: number;
             result?: components["schemas"]["RoundResult"] | null;
@@ -3267,7 +3267,7 @@ export interface components {
         RoundResult: {
             /**
              * Format: uint64
-             * @description The cost of the round in billionths of a US dollar.
+             * @description The cost of the round in billionths of a US dollar; absent if the price is unknown.
              */
             cost_nano_usd?: number | null;
             /** @description How the round ended. */
@@ -4032,7 +4032,7 @@ export interface components {
             type: "session:shared";
         };
         /**
-         * @description Whether a session accepts entries.
+         * @description The state of a session. Only an archived session refuses entries.
          * @enum {string}
          */
         SessionState: "created" | "active" | "closed" | "archived";
@@ -4200,7 +4200,7 @@ export interface components {
          *     }
          */
         SkillsChangedBody: {
-            /** @description The names of all active skills. */
+            /** @description The names of all skills that are active from now on. Others become inactive. */
             active: string[];
             /**
              * @description discriminator enum property added by openapi-typescript
@@ -4246,27 +4246,27 @@ export interface components {
         /** @description Structured details of a summary, stored next to its prose so that the next summary can include them. */
         SummaryDetails: {
             /**
-             * @description Decisions that were made.
+             * @description Decisions that messages marked as such.
              * @default []
              */
             decisions: string[];
             /**
-             * @description Facts that were established.
+             * @description Facts that messages marked as such.
              * @default []
              */
             facts: string[];
             /**
-             * @description Files that were changed.
+             * @description Paths of the files that tools changed.
              * @default []
              */
             files_changed: string[];
             /**
-             * @description Files that were read.
+             * @description Paths of the files that tools read.
              * @default []
              */
             files_read: string[];
             /**
-             * @description Work that is not finished.
+             * @description Unfinished work that messages marked as such.
              * @default []
              */
             open_items: string[];
@@ -4280,7 +4280,7 @@ export interface components {
          *     }
          */
         SystemNoteBody: {
-            /** @description Why the engine added the note. */
+            /** @description Why the note was added, as a short name such as `continuation`. */
             reason?: string | null;
             /** @description The text. */
             text: string;
@@ -4303,7 +4303,7 @@ export interface components {
          *     }
          */
         ThinkingChangedBody: {
-            /** @description The new level. */
+            /** @description The new level, such as `off` or `high`. */
             level: string;
             /**
              * @description discriminator enum property added by openapi-typescript
@@ -4364,12 +4364,12 @@ export interface components {
             output: number;
             /**
              * Format: uint64
-             * @description Output tokens used for reasoning.
+             * @description Output tokens used for reasoning, already included in `output`.
              * @default 0
              */
             reasoning: number;
         };
-        /** @description A model's call of a tool. */
+        /** @description A model's call to a tool. */
         ToolCallPart: {
             /** @description The id that connects the call with its result. */
             call_id: string;
@@ -4415,11 +4415,11 @@ export interface components {
             full?: components["schemas"]["BlobRef"] | null;
             /** @description Whether the call was interrupted, so that its effect is unknown. */
             interrupted?: boolean;
-            /** @description Whether the tool failed. */
+            /** @description Whether the call failed or was refused. */
             is_error?: boolean;
             /** @description The content. */
             parts: components["schemas"]["Part"][];
-            /** @description The name of the tool. */
+            /** @description The name of the tool, if known. */
             tool?: string | null;
             /**
              * @description discriminator enum property added by openapi-typescript
@@ -4509,7 +4509,7 @@ export interface components {
             code?: string | null;
             /**
              * Format: uint64
-             * @description The cost of the turn in billionths of a US dollar.
+             * @description The cost of the turn in billionths of a US dollar; absent if the price of a call is unknown.
              */
             cost_nano_usd?: number | null;
             /** @description A description for people. */
