@@ -119,11 +119,11 @@ impl Configuration<'_> {
     /// The settings at the leaf, excluding settings from imported entries.
     pub(crate) async fn settings(self, scope: &Scope, session: &SessionId) -> Result<Settings> {
         let summary = self.engine.store.summary(scope, session).await?;
-        Ok(self.configuration(scope, &summary).await?.settings)
+        Ok(self.resolve(scope, &summary).await?.settings)
     }
 
     /// The configuration of the session's next turn.
-    pub(crate) async fn configuration(self, scope: &Scope, summary: &Summary) -> Result<Configured> {
+    pub(crate) async fn resolve(self, scope: &Scope, summary: &Summary) -> Result<Configured> {
         let authority = self.authority_of(scope, summary).await?;
         let mut settings = self.path_settings(scope, &summary.id, None).await?;
         settings.cwd = settings.cwd.or_else(|| summary.cwd.clone());
@@ -308,7 +308,7 @@ impl Configuration<'_> {
         backends: &Backends,
     ) -> Result<(Agent, Vec<ChainLink>)> {
         let summary = self.engine.store.summary(scope, session).await?;
-        let configured = self.configuration(scope, &summary).await?;
+        let configured = self.resolve(scope, &summary).await?;
         let agent = agent_of(&configured.settings)?;
         let chain = chain_of(&configured.settings, &agent, backends);
         self.check_chain(scope, session, backends, &configured, &chain).await?;

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use sapwood_core::entry::{Draft, Entry, Exported};
-use sapwood_core::port::store::{Append, StoreError, Until};
+use sapwood_core::entry::{Draft, Exported};
+use sapwood_core::port::store::{Append, StoreError};
 use sapwood_core::project::summary::Summary;
 use sapwood_core::{BlobHash, Part, Scope, SessionId};
 use sapwood_formats::export::{html, markdown, messages, role_files};
@@ -32,7 +32,7 @@ impl Views<'_> {
         if matches!(format, PageFormat::Messages | PageFormat::MessagesAnthropic) {
             return self.export_messages(scope, &summary.id, format).await;
         }
-        let path = self.whole_path(scope, &summary.id).await?;
+        let path = self.path(scope, &summary.id, None).await?;
         Ok(match format {
             PageFormat::RoleFiles => format!("{:#}\n", role_files::transcript(summary, &path)),
             PageFormat::Markdown => markdown::page(summary, &path),
@@ -60,11 +60,6 @@ impl Views<'_> {
             _ => messages::openai(&context, &media),
         };
         Ok(format!("{value:#}\n"))
-    }
-
-    /// The active path from its root, oldest first.
-    pub async fn whole_path(self, scope: &Scope, session: &SessionId) -> Result<Vec<Entry>> {
-        Ok(self.engine.store.read_path(scope, session, None, Until::Root).await?.entries)
     }
 
     /// The media that entries refer to, up to a limit. Erased media and media over the limit are left out.

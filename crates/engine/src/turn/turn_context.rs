@@ -39,7 +39,7 @@ impl TurnContext {
     ) -> Result<Arc<Self>> {
         let TurnParameters { fence, turn, terms, assignment } = parameters;
         let session = summary.id.clone();
-        let mut configured = engine.configuration().configuration(scope, summary).await?;
+        let mut configured = engine.configuration().resolve(scope, summary).await?;
         let mut agent = agent_of(&configured.settings)?;
         let mut chain = chain_of(&configured.settings, &agent, &backends);
         apply_terms(terms, &mut agent, &mut chain);
