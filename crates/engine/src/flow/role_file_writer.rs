@@ -99,7 +99,7 @@ impl Flows<'_> {
         let mut node = None;
         self.engine
             .log()
-            .each_of_kinds(scope, session, &[Kind::CustomInfo], |entry| {
+            .each_of_kinds(scope, session, &[Kind::FlowAssigned], |entry| {
                 if let Some(assignment) = Assignment::of_body(&entry.body) {
                     node = Some((assignment.node, entry.meta.seq));
                 }
