@@ -137,7 +137,7 @@ pub(crate) fn read_row(blob: BlobHash, packing: u8, packed: &[u8]) -> Result<Vec
     check_hash(blob, BlobHash::of(&bytes)).map(|()| bytes)
 }
 
-/// Checks that the bytes of a blob have its hash.
+/// Checks that the hash computed from a blob's bytes is the blob's hash.
 pub(crate) fn check_hash(blob: BlobHash, actual: BlobHash) -> Result<(), String> {
     match actual == blob {
         true => Ok(()),

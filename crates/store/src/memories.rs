@@ -74,7 +74,7 @@ fn check_memory(memory: &Memory) -> Result<()> {
     }
 }
 
-/// Checks that an owner who has `count` memories may get one more.
+/// Checks that an owner with `count` memories may have one more.
 pub fn check_count(count: usize) -> Result<()> {
     match count < MEMORIES_MAX {
         true => Ok(()),

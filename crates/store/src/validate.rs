@@ -1,6 +1,6 @@
 //! The rules that every store follows, as pure functions of the data that the store has read: which
-//! appends are allowed, and how lists are split into pages. SQLite calls the same functions inside
-//! its transaction.
+//! appends are allowed, and how lists are split into pages. The databases call these functions inside
+//! a transaction.
 
 use std::borrow::{Borrow, BorrowMut};
 use std::cmp::{Ordering, Reverse};
@@ -147,7 +147,7 @@ fn check_expected(summary: &Summary, expect: Expect) -> Result<()> {
 
 /// The fence must be the latest fence, but its lease may have expired: as long as no other caller
 /// has acquired a lease, no other caller has moved the leaf. Without a fence, a live lease blocks
-/// writes to the leaf.
+/// appends that move the leaf.
 fn check_fence(append: &Append, lease: Option<LastLease<'_>>) -> Result<()> {
     if let Some(given) = append.fence {
         let current = lease.map_or(0, |lease| lease.fence);
@@ -172,8 +172,7 @@ pub fn fork_note(fork: &Fork) -> AuditNote {
     AuditNote { detail, ..session_note(AuditAction::Fork, &fork.new.id) }
 }
 
-/// Returns the initial state of the summary of a fork that branches off at the entry with this seq and
-/// this id.
+/// Returns the initial state of the summary of a fork at the entry with this seq and id.
 pub fn fork_point<L: Lookup>(
     source: Option<&Authority>,
     (at, id): (Seq, EntryId),
@@ -185,7 +184,8 @@ pub fn fork_point<L: Lookup>(
     Ok(ForkPoint { id, links, model, authority })
 }
 
-/// Returns whether a fork at `at` can have this draft: a label needs an entry that the fork shares.
+/// Returns whether a fork at `at` can contain this draft: a label needs an entry that the fork
+/// shares.
 pub fn is_shared<L: Lookup>(draft: &Draft, at: Option<Seq>, log: &mut L) -> Result<bool, L::Error> {
     let Body::Label(label) = &draft.body else { return Ok(true) };
     match log.find(label.target)? {
@@ -248,10 +248,10 @@ pub fn print_list_cursor((time, number): (i64, i64)) -> String {
     format!("{time}.{number}")
 }
 
-/// Typical size of a summary or an audit line, in bytes. Every append writes one of each.
+/// Typical size of a summary or an audit line, in bytes.
 const ROW_BYTES: usize = 1_024;
 
-/// Serializes a summary or an audit line for storage.
+/// Serializes a stored row, such as a summary or an audit line, as JSON.
 pub fn print_json(row: &impl Serialize) -> String {
     let mut json = Vec::with_capacity(ROW_BYTES);
     serde_json::to_writer(&mut json, row).expect("rows contain only strings and numbers");
@@ -278,8 +278,8 @@ pub fn page_limit(limit: usize) -> usize {
     }
 }
 
-/// A list cursor: the list continues after the session `id`, last used at `at`. Lists are ordered
-/// by `updated_at`, newest first, then by id.
+/// A list cursor: the list continues after the session `id`, last updated at `at`. Newest-first
+/// lists are ordered by descending `updated_at`, then by id. Oldest-first lists are the reverse.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListCursor {
     pub at: TimestampMs,

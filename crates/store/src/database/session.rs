@@ -48,7 +48,7 @@ pub(crate) struct SessionPage<'f> {
     scope: &'f Scope,
     wanted: SessionFilter<'f>,
     limit: usize,
-    /// The position of the last row that was added: its time and number.
+    /// The position of the last row that this page covers: its time and number.
     pub last: (i64, i64),
     items: Vec<Summary>,
 }

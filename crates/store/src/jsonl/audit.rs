@@ -61,8 +61,8 @@ pub fn write_lines(layout: &Layout, lines: Vec<PendingAuditLine>, durability: Du
     if whole == 0 { disk::sync_dir(&path, durability) } else { Ok(()) }
 }
 
-/// Returns the last line if it is complete and fits into the bytes read. If it does not, the caller
-/// reads the whole file.
+/// Returns the last line if it is complete and fits into the last [`END_BYTES`] bytes. Otherwise the
+/// caller reads the whole file.
 fn read_end(file: &mut File, length: u64) -> std::io::Result<Option<AuditLine>> {
     let mut end = Vec::new();
     file.seek(SeekFrom::Start(length.saturating_sub(END_BYTES)))?;

@@ -66,7 +66,7 @@ impl SessionLog {
         session_log
     }
 
-    /// Records which kinds of entries exist from `first` on.
+    /// Records whether the entries from `first` on include a message or an assistant message.
     fn note_kinds(&mut self, first: u32) {
         for seq in first..=self.log.summary.head.seq.0 {
             let kind = self.log.kind_at(Seq(seq));

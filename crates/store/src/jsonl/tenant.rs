@@ -161,7 +161,7 @@ impl TenantDir {
         self.open_logs.insert(session_log.log.summary.id.clone(), session_log);
     }
 
-    /// Evicts the least recently used sessions above the limit.
+    /// Evicts the least recently used sessions, so that one more session fits into the limits.
     fn evict_excess(&mut self) {
         for (is_pending, most) in [(false, OPEN_LOGS_MAX), (true, PENDING_MAX)] {
             let of_kind =
@@ -214,7 +214,7 @@ impl TenantDir {
         seq: Seq,
         depth: usize,
     ) -> Result<Option<Arc<RowStore<BodyHandle>>>> {
-        let id = id_of_stem(stem).ok_or_else(|| damaged(stem, "it is not a valid name of a session file"))?;
+        let id = id_of_stem(stem).ok_or_else(|| damaged(stem, "it is not a valid session file name"))?;
         let is_this_file =
             |session_log: &SessionLog| session_log.disk.as_ref().is_some_and(|disk| disk.file.stem == stem);
         if let Some(session_log) = self.open_logs.get_mut(&id).filter(|session_log| is_this_file(session_log))

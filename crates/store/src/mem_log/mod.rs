@@ -42,7 +42,7 @@ pub struct InMemoryLog<B> {
     pub random_bits: Option<RandomBits>,
     rows: Arc<RowStore<B>>,
     answers: HashMap<String, StoredAnswer>,
-    /// The seq of the first entry of each turn in this session, without shared turns.
+    /// The seq at which each turn started in this session, without shared turns.
     turn_starts: HashMap<TurnId, Seq>,
     /// The turns that ended in this session, in order, without shared turns.
     ended: Vec<EndedTurn>,

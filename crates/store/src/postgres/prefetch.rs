@@ -17,8 +17,8 @@ use crate::decode::parent_of_shared;
 
 /// Maximum number of runs of one function. After each run, one more item is cached.
 const RUNS_MAX: usize = 100_000;
-/// Maximum number of nodes cached between appends. Beyond it, only the nodes of the last append and
-/// their jump targets are retained.
+/// Maximum number of nodes cached between appends. Beyond it, only the nodes of the last append,
+/// their jump targets and the jump targets of these are retained.
 const NODES_MAX: usize = 64;
 
 /// A missing item that has to be fetched.

@@ -1,4 +1,5 @@
-//! A connection and its caches: the pks of tenants and principals, which never change.
+//! A connection and its caches. The pks of tenants and principals never change, so they are cached
+//! until a transaction is rolled back.
 
 use std::cell::RefCell;
 use std::collections::HashMap;

@@ -129,7 +129,7 @@ ALTER TABLE leases ADD COLUMN ttl_ms INTEGER;
 ALTER TABLE leases ADD COLUMN timed_fence INTEGER;
 ";
 
-/// Tables that have not changed since the first layout, or that later parts change.
+/// Tables of the first layout that are still in use. Later parts change some of them.
 const COMMON: &str = "
 CREATE TABLE tenants (pk INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
 CREATE TABLE principals (pk INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);

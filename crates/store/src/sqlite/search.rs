@@ -33,8 +33,8 @@ pub(super) fn catch_up(db: &StoreConnection) -> Result<()> {
     Ok(())
 }
 
-/// Indexes the next batch of texts: from memory or, if the next text is not in memory, from its
-/// row.
+/// Indexes the next batch of texts: from memory or, if the next text is not in memory, from their
+/// rows.
 fn index_batch(db: &StoreConnection) -> Result<()> {
     db.refresh_caches()?;
     let indexed = indexed(db)?;
