@@ -1,7 +1,7 @@
 //! The core that all services share: the store, the clock, the caches and the configuration.
 //!
-//! **Invariant:** this module depends on no service. Each service is declared in its own module with [`service!`], which also adds
-//! its accessor to [`Engine`].
+//! **Invariant:** this module depends on no service. Each service is declared in its own module with [`service!`],
+//! which also adds its accessor to [`Engine`].
 
 use std::sync::Arc;
 
@@ -42,7 +42,7 @@ pub struct Engine {
     pub(crate) depth: u8,
 }
 
-/// What an application chooses for its engine.
+/// The configuration of an engine, set by the application.
 #[derive(Clone)]
 pub struct EngineConfig {
     /// The models and tools that turns need. Without them, the engine stores sessions but runs no turns.
