@@ -2,7 +2,7 @@
 //!
 //! The corpus resembles real transcripts in the properties that matter to a store:
 //!
-//! - Lengths: short user messages, answers of about a page, tool output of half a kilobyte to twenty.
+//! - Lengths: short user messages, answers of about a page, tool output of 0.5 to 20 KB.
 //! - Words: a few very frequent words, thousands of identifiers, and unique numbers and hashes.
 //! - Repetition: messages read, search, patch and quote the same few files for a while, then other files.
 //!

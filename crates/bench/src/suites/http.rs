@@ -36,7 +36,7 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum size of a response.
 const RESPONSE_BYTES_MAX: usize = 1 << 20;
 
-/// One measurement: requests per second, and the duration of each request.
+/// The measurements of one kind of request: the rate of each round, and the duration of each request.
 #[derive(Debug, Default)]
 struct Load {
     rates: Vec<f64>,
