@@ -82,13 +82,14 @@ pub struct Action {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum RoundStatus {
-    /// The round is complete. Single tools may still have failed.
+    /// The round is complete. Individual tool calls may still have failed.
     Ok,
     /// The model call failed, or the budget did not allow it.
     Error,
     /// The round was cancelled, stopped by a limit, or interrupted by a crash.
     Interrupted,
-    /// Tool input did not match its schema. The model gets the error and retries.
+    /// A tool call was invalid: an unknown tool, or input that does not match its schema. The model gets the
+    /// error and retries.
     Malformed,
 }
 

@@ -12,7 +12,7 @@ use crate::id::BlobHash;
 pub const RUN_INFO: &str = "sapwood.flow";
 /// The format version of the events.
 pub const RUN_VERSION: u32 = 1;
-/// Maximum size of an artifact's text in an event or note. The blob has the full text.
+/// Maximum size of an artifact's text in an event or note, in bytes. The blob has the full text.
 pub const ARTIFACT_TEXT_BYTES_MAX: usize = 16 << 10;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -37,12 +37,12 @@ impl MistakeList {
 }
 
 impl Flow {
-    /// All mistakes, in file order.
+    /// All mistakes. A flow that is too large is not checked further, and its paths are checked only if its
+    /// nodes and edges are valid.
     pub fn mistakes(&self) -> Vec<Mistake> {
         let mut found = MistakeList::default();
         self.check_size(&mut found);
         if !found.0.is_empty() {
-            // Skip the analysis of a flow that is too large.
             return found.0;
         }
         let index = GraphIndex::of(self);

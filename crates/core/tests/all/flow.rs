@@ -26,7 +26,8 @@ fn back(from: &str, to: &str) -> Edge {
     Edge { kind: EdgeKind::Backward, ..edge(from, to) }
 }
 
-/// Parse `a>b b>c c<b` into forward and backward edges. Nodes are created in order of first mention.
+/// Parse `a>b b>c c<b` into edges from left to right, forward (`>`) or backward (`<`). Nodes are created in
+/// order of first mention.
 fn flow(edges: &str) -> Flow {
     let mut flow = Flow { id: "f".into(), ..Flow::default() };
     flow.agents.insert("default".into(), Agent::default());
