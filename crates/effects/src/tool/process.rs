@@ -1,5 +1,6 @@
 //! Runs one program to completion: without a shell, with only the given environment, through the launcher, within
-//! limits. Dropping the future kills the program and all processes that it started.
+//! limits. Dropping the future kills the program and all processes that it started, or only its process group if there
+//! is no launcher.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
