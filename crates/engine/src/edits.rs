@@ -14,7 +14,6 @@ use crate::log::edit;
 use crate::sessions::checked_text;
 use crate::{EngineError, Result, service};
 
-/// Options for injecting messages.
 #[derive(Debug, Clone, Default)]
 pub struct InjectOptions {
     /// Fail with a conflict unless this is the end of the log.

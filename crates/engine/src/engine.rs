@@ -30,7 +30,6 @@ pub type TraceIds = Arc<dyn Fn(&tracing::Span) -> Option<String> + Send + Sync>;
 /// The operations are grouped into services, each with an accessor: [`Engine::turns`], [`Engine::sessions`] and so on.
 #[derive(Clone)]
 pub struct Engine {
-    /// The underlying store, for operations that the engine does not offer.
     pub(crate) store: Arc<dyn Store>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) wakeups: Arc<Wakeups>,
@@ -115,7 +114,6 @@ impl Engine {
         self
     }
 
-    /// The configuration.
     pub fn config(&self) -> &EngineConfig {
         &self.config
     }

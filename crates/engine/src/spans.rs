@@ -60,7 +60,6 @@ pub(crate) fn model_span(session: Option<&SessionId>, model: &str) -> Span {
     span
 }
 
-/// Span of one tool call.
 pub(crate) fn tool_span(session: &SessionId, call: &ToolCall) -> Span {
     info_span!(
         target: SPAN_TARGET,

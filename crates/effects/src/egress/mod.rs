@@ -292,7 +292,6 @@ fn redirect_target(from: &Url, response: &reqwest::Response) -> Result<Option<Ur
     from.join(text).map(Some).map_err(|error| EgressError::Url { why: error.to_string() })
 }
 
-/// Check the headers of a request.
 pub(crate) fn check_headers(headers: &HeaderMap) -> Result<(), EgressError> {
     if headers.len() > REQUEST_HEADERS_MAX {
         return Err(EgressError::TooLarge { what: "the number of headers", max: REQUEST_HEADERS_MAX });

@@ -158,7 +158,6 @@ impl AbandonedSearch {
         Ok(running.map_or(Takeover::Skipped, |_| Takeover::Done))
     }
 
-    /// Take over an open run.
     async fn take_over_run(&mut self, scope: &Scope, run: &SessionId) -> Result<Takeover> {
         if !self.attempts.has_left(run) {
             return Ok(Takeover::Skipped);
