@@ -126,7 +126,7 @@ impl Part {
     pub fn text(text: impl Into<String>) -> Self {
         Part::Text(Text { text: text.into() })
     }
-    /// A part that calls a tool. The id must be unique within the session.
+    /// A part that calls a tool. The result refers to the call by its id.
     pub fn tool_call(call_id: impl Into<String>, name: impl Into<String>, input: impl Into<Json>) -> Self {
         Part::ToolCall(ToolCall { call_id: call_id.into(), name: name.into(), input: input.into() })
     }

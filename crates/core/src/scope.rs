@@ -1,5 +1,4 @@
-//! Scopes: the caller's principal, tenant and rights. Every store method that acts for a caller requires
-//! a scope.
+//! Scopes: the caller's tenant, principal and reach. Every store method that acts for a caller requires one.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -86,7 +86,7 @@ fn has_known_prefix(token: &str) -> bool {
     let known = PREFIXES
         .iter()
         .any(|(prefix, tail)| token.strip_prefix(prefix).is_some_and(|rest| rest.len() >= *tail));
-    // `sk-` is also a prefix of package names, which rarely are this long and contain digits.
+    // `sk-` is also a prefix of package names, which are rarely this long and rarely contain digits.
     let bare = token.strip_prefix("sk-").is_some_and(|rest| rest.len() >= 20 && rest.bytes().any(is_digit));
     known || bare
 }

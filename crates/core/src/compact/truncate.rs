@@ -19,7 +19,7 @@ const STORY_BYTES_MAX: usize = 24_000;
 /// The size limit on a summary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SizeLimit {
-    /// Half the size of the messages it replaces, but 2,000 to 24,000 bytes.
+    /// Half the size of the messages it replaces, clamped to 2,000 to 24,000 bytes.
     Half,
     Bytes(usize),
 }

@@ -170,10 +170,7 @@ impl Flow {
         }
         for edge in index.invalid_back_edges().into_iter().map(|at| &self.edges[at]) {
             let place = format!("edge {} → {}", edge.from, edge.to);
-            found.add(
-                &place,
-                format!("it is a backward edge, but no forward path leads here from {}", edge.to),
-            );
+            found.add(&place, format!("a backward edge needs a forward path from {} to its start", edge.to));
         }
         let reached = index.reachable_from(self.entries().iter().filter_map(|node| index.node(&node.id)));
         for (_, node) in self.nodes.iter().enumerate().filter(|(at, _)| !reached.contains(at)) {

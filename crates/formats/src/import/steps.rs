@@ -174,8 +174,8 @@ pub enum StepAction {
     Alias { under: StepParent, path: PathKind },
     /// Rewind the source. If no entry follows, a `leaf_moved` with the record's key is added, but only once.
     Rewind(StepParent),
-    /// Add the first entry of a conversation, but only to an empty log. If another log lacks the entry, the
-    /// entry's children become roots.
+    /// Add the first entry of a conversation, but only to an empty log. If a log with entries lacks it, its
+    /// children become roots.
     Opening(Body),
     /// Set the session title. For sources that store only the latest title.
     Title(String),
