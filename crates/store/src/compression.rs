@@ -43,7 +43,7 @@ pub(crate) struct Packed {
 pub(crate) fn encode_body(body: &Body) -> Result<Vec<u8>> {
     let json = codec::encode(body);
     if json.len() > BODY_BYTES_MAX {
-        return Err(StoreError::TooLarge { what: "an entry", limit: BODY_BYTES_MAX });
+        return Err(StoreError::TooLarge { what: "the size of an entry, in bytes,", limit: BODY_BYTES_MAX });
     }
     Ok(json)
 }

@@ -186,7 +186,10 @@ fn check_request(holder: &str, ttl_ms: i64) -> Result<()> {
         return Err(StoreError::Invalid { what: "a lease", why });
     }
     if holder.len() > HOLDER_BYTES_MAX {
-        return Err(StoreError::TooLarge { what: "the name of a lease holder", limit: HOLDER_BYTES_MAX });
+        return Err(StoreError::TooLarge {
+            what: "the length of a holder's name, in bytes,",
+            limit: HOLDER_BYTES_MAX,
+        });
     }
     if ttl_ms > LEASE_TTL_MS_MAX {
         let limit = usize::try_from(LEASE_TTL_MS_MAX).unwrap_or(usize::MAX);

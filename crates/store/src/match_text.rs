@@ -70,7 +70,7 @@ pub(crate) fn spans_of(text: &str) -> impl Iterator<Item = Range<usize>> + '_ {
 }
 
 /// Returns the end of the word at `at` or, if `in_word` is false, of the gap between two words.
-/// Most text is ASCII and this function dominates indexing, so it checks bytes first and decodes
+/// Most text is ASCII and this function dominates matching, so it checks bytes first and decodes
 /// characters only where needed.
 fn skip(text: &str, mut at: usize, in_word: bool) -> usize {
     let bytes = text.as_bytes();

@@ -114,7 +114,8 @@ fn check_size(append: &Append) -> Result<()> {
         });
     }
     if append.idempotency_key.as_ref().is_some_and(|key| key.len() > KEY_BYTES_MAX) {
-        return Err(StoreError::TooLarge { what: "an idempotency key", limit: KEY_BYTES_MAX });
+        let what = "the length of an idempotency key, in bytes,";
+        return Err(StoreError::TooLarge { what, limit: KEY_BYTES_MAX });
     }
     Ok(())
 }
@@ -211,7 +212,7 @@ pub fn answer_of(placed: &[Placed], head: Head) -> Appended {
 
 /// Returns the error for a path or a fork at an entry that is not in the tree.
 pub fn beside_tree(seq: Seq, kind: Kind) -> StoreError {
-    let why = format!("entry {seq} is a {}, which is not part of the tree", kind.as_str());
+    let why = format!("entry {seq} ({}) is not part of the tree", kind.as_str());
     StoreError::Invalid { what: "the entry", why }
 }
 
@@ -393,7 +394,10 @@ impl ListSpan {
 
 pub fn check_query(query: &SearchQuery) -> Result<()> {
     if query.text.len() > QUERY_BYTES_MAX {
-        return Err(StoreError::TooLarge { what: "a search", limit: QUERY_BYTES_MAX });
+        return Err(StoreError::TooLarge {
+            what: "the length of a query, in bytes,",
+            limit: QUERY_BYTES_MAX,
+        });
     }
     Ok(())
 }

@@ -24,7 +24,7 @@ const LONGER: usize = 100;
 
 pub async fn run(stage: &mut Stage, url: Option<&str>) -> anyhow::Result<Vec<Figure>> {
     let admin = url.context(
-        "the axis postgres needs a server: --postgres postgres://USER@HOST/postgres, where USER may create databases",
+        "the axis postgres needs a server: pass --postgres postgres://USER@HOST/postgres (USER may create databases)",
     )?;
     let name = format!("sapwood_bench_{}", std::process::id());
     baseline::run(admin, &format!("CREATE DATABASE {name}")).map_err(anyhow::Error::msg)?;

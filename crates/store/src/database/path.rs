@@ -1,4 +1,5 @@
-//! Reads of a path: where a walk from an entry towards the root ends, and which turns ended on it.
+//! Reads of a path: where a walk from an entry towards the root ends, and the outcomes of the turns
+//! since its first entry.
 
 use std::collections::HashSet;
 use std::ops::ControlFlow;

@@ -30,7 +30,7 @@ pub(crate) fn read_with_authority(
     let mut summary = read_summary(db, json)?;
     let parsed = authority.map(parse_authority).transpose();
     summary.authority =
-        parsed.map_err(|error| db.damaged(format!("a session's authority record: {error}")))?;
+        parsed.map_err(|error| db.damaged(format!("failed to parse an authority record: {error}")))?;
     Ok(summary)
 }
 

@@ -345,8 +345,8 @@ impl TenantDir {
         Ok(all_read)
     }
 
-    /// Returns whether the caller uploaded the blob, or may read a session that refers to it.
-    /// Otherwise the blob must be reported as unknown (I9).
+    /// Returns whether the blob exists and the caller is an operator, uploaded it, or may read a session
+    /// that refers to it. Otherwise the blob must be reported as unknown (I9).
     pub fn may_use(&mut self, scope: &Scope, hash: &BlobHash) -> Result<bool> {
         if !blob::exists(&self.layout, hash) {
             return Ok(false);

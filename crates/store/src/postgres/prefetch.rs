@@ -168,7 +168,7 @@ async fn read_settings(log: &LogRows<'_>, at: Seq) -> Result<Settings> {
     let sql = "SELECT snapshot FROM entries WHERE tenant = $1 AND session = $2 AND seq = $3";
     let row = log.db.query_one(sql, &[&log.db.tenant.as_str(), &pk, &int(seq.0)]).await?;
     serde_json::from_str(row.get::<_, Option<&str>>(0).unwrap_or("{}"))
-        .map_err(|error| log.db.damaged(format!("the settings at entry {at}: {error}")))
+        .map_err(|error| log.db.damaged(format!("failed to parse the settings at entry {at}: {error}")))
 }
 
 impl Lookup for Prefetched {

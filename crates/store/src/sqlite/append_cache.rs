@@ -1,4 +1,4 @@
-//! The writer's cache of sessions that are being appended to, so that an append reads no rows: the
+//! The writer's cache of sessions that are being appended to, so that most appends read no rows: the
 //! summary, the lease, and the few nodes that the links of the next entry are computed from.
 //!
 //! It is valid only while no other connection writes. SQLite's data version of the file changes

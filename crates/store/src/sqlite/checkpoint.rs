@@ -88,7 +88,7 @@ impl CheckpointState {
         }
         let is_small_rest = pages - checkpointed <= REST_PAGES_MAX;
         if pages >= LOG_PAGES_MAX || self.finish.swap(false, Ordering::SeqCst) && is_small_rest {
-            // The commit is durable, even if the checkpoint fails.
+            // If the checkpoint fails, the commit stays in the log.
             let _ = wal.checkpoint();
             return false;
         }

@@ -117,7 +117,7 @@ impl StoreConnection {
         }
         let name: String = self.query_value("SELECT name FROM principals WHERE pk = ?1", [pk])?;
         let principal: Principal =
-            name.parse().map_err(|error| self.damaged(format!("principal {pk}: {error}")))?;
+            name.parse().map_err(|error| self.damaged(format!("failed to parse principal {pk}: {error}")))?;
         self.principals.borrow_mut().insert(pk, principal.clone());
         Ok(principal)
     }
@@ -269,7 +269,8 @@ fn unlock(_: &Connection, path: &Path, key: Option<&Key>) -> Result<()> {
         None => Ok(()),
         Some(_) => Err(StoreError::Locked {
             place: path.display().to_string(),
-            why: "this build of Sapwood has no encryption; build it with --features encryption".to_owned(),
+            why: "this build does not support encryption; build Sapwood with --features encryption"
+                .to_owned(),
         }),
     }
 }
