@@ -138,8 +138,7 @@ pub fn read_since(layout: &Layout, since: TimestampMs) -> Result<Vec<AuditLine>>
     }
 }
 
-/// Returns the lines in the last `bytes` bytes, newest first. Incomplete and invalid lines are
-/// skipped; `doctor` reports invalid lines.
+/// Returns the lines in the last `bytes` bytes, newest first. Skips incomplete and invalid lines.
 fn read_last(file: &mut File, length: u64, bytes: u64) -> std::io::Result<Vec<AuditLine>> {
     let mut end = Vec::new();
     file.seek(SeekFrom::Start(length.saturating_sub(bytes)))?;

@@ -47,7 +47,7 @@ const NINTH: Script = &[LEASE_TERMS, AUTHORITY];
 /// Delay between two attempts to get a lock that SQLite does not wait for.
 const RETRY_DELAY_MS: u64 = 5;
 
-/// Chosen by measurement, see docs/benchmarks.md.
+/// Page size of a new file.
 const PAGE_BYTES: u32 = 4096;
 
 /// API keys. Only the hash of the secret is stored.
