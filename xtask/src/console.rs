@@ -28,7 +28,6 @@ pub fn check(root: &Path) -> Result<()> {
     npm(root, &["run", "check"], &[])
 }
 
-/// Run the console's unit tests.
 pub fn test_units(root: &Path) -> Result<Tests> {
     npm_tests(root, "unit", &[])
 }

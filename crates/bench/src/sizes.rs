@@ -1,6 +1,5 @@
 //! The sizes of a full run and of a quick run.
 
-/// The sizes of a run.
 #[derive(Debug, Clone, Copy)]
 pub struct Sizes {
     /// Number of messages of ordinary length in the long session.

@@ -31,7 +31,6 @@ pub trait LeaseClock: Send + Sync {
     fn read(&self) -> ClockReading;
 }
 
-/// One reading of a [`LeaseClock`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClockReading {
     /// The boot that `since_boot_ms` counts from.

@@ -55,7 +55,6 @@ pub fn right_needed(summary: &Summary, drafts: &[Draft]) -> Right {
     Right::Write
 }
 
-/// Parses a session's authority record.
 pub fn parse_authority(json: &str) -> serde_json::Result<Authority> {
     match json {
         "{}" => Ok(Authority::default()),
@@ -163,7 +162,6 @@ fn check_fence(append: &Append, lease: Option<LastLease<'_>>) -> Result<()> {
     }
 }
 
-/// Returns the audit note about an action on a session.
 pub fn session_note(action: AuditAction, session: &SessionId) -> AuditNote {
     AuditNote { action, session: Some(session.clone()), detail: None }
 }
@@ -204,7 +202,6 @@ pub fn links_of_leaf<L: Lookup>(tip: &Tip, batch: &[Placed], log: &mut L) -> Res
     }
 }
 
-/// Returns the answer to an append.
 pub fn answer_of(placed: &[Placed], head: Head) -> Appended {
     let entries = placed.iter().map(|placed| (placed.entry.meta.seq, placed.entry.meta.id)).collect();
     Appended { head, entries }
@@ -259,7 +256,6 @@ pub fn print_json(row: &impl Serialize) -> String {
     String::from_utf8(json).expect("serde_json writes valid UTF-8")
 }
 
-/// Builds the search hit for an entry whose text matched.
 pub fn hit_of(summary: &Summary, meta: &Meta, words: &TextQuery, text: &str) -> Hit {
     Hit {
         session: summary.id.clone(),
@@ -408,7 +404,6 @@ pub fn check_search(query: &SearchQuery) -> Result<(usize, Option<HitCursor>)> {
     Ok((page_limit(query.limit), query.cursor.as_deref().map(HitCursor::parse).transpose()?))
 }
 
-/// Returns one page of hits.
 pub fn page_of_hits(mut hits: Vec<Hit>, limit: usize, after: Option<&HitCursor>) -> Page<Hit> {
     keep_newest(&mut hits, limit + 1, after);
     let more = hits.len() > limit;

@@ -29,7 +29,6 @@ pub fn has_common(number: u64) -> bool {
     number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32 < (u64::from(u32::MAX) / 10) * 3
 }
 
-/// The content of a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CorpusMessage {
     User { text: String },

@@ -215,7 +215,6 @@ impl World {
         }
     }
 
-    /// Generate the output of a tool.
     pub(super) fn output(&mut self, tool: &str) -> String {
         let target = self.rng.log_normal(1_470.0, 0.8, 500, 20_000);
         let mut out = String::with_capacity(target + 300);

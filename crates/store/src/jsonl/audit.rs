@@ -31,7 +31,6 @@ impl PendingAuditLine {
     }
 }
 
-/// Appends lines to the chain.
 pub fn write_lines(layout: &Layout, lines: Vec<PendingAuditLine>, durability: Durability) -> Result<()> {
     if lines.is_empty() {
         return Ok(());

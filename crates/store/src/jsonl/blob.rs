@@ -26,7 +26,6 @@ const CHECK_BYTES: usize = 64 << 10;
 /// Maximum number of upload files that one sweep inspects.
 const SWEPT_FILES_MAX: usize = 1_000;
 
-/// An upload of one blob.
 pub struct JsonlUpload<'s> {
     store: &'s JsonlStore,
     scope: Scope,

@@ -145,7 +145,6 @@ pub enum BodyHandle {
 }
 
 impl BodyHandle {
-    /// Returns the file that contains the body.
     pub fn file(&self) -> Option<&Arc<LogFile>> {
         match self {
             BodyHandle::Memory(_) => None,

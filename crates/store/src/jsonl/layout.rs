@@ -18,7 +18,6 @@ use std::path::{Path, PathBuf};
 
 use sapwood_core::{BlobHash, SessionId, TenantId, TimestampMs};
 
-/// File extension of authority records.
 pub const AUTHORITY_EXTENSION: &str = "authority";
 
 #[derive(Debug, Clone)]

@@ -370,7 +370,6 @@ impl TenantDir {
         }
     }
 
-    /// Returns the ids of all sessions.
     pub fn ids(&mut self) -> Result<BTreeSet<SessionId>> {
         let pending = self.open_logs.iter().filter(|(_, session_log)| session_log.disk.is_none());
         let mut ids: BTreeSet<SessionId> = pending.map(|(id, _)| id.clone()).collect();

@@ -17,7 +17,6 @@ use crate::validate::{self, HitCursor};
 /// log.
 const SPARE_HITS_MAX: usize = 1_000;
 
-/// A search in progress.
 pub struct LogSearch<'a> {
     scope: &'a Scope,
     only: Option<&'a SessionId>,

@@ -194,7 +194,6 @@ pub(super) async fn settings_at(log: &LogRows<'_>, seq: Seq) -> Result<Settings>
     prefetched.run_with_fetches(log, |prefetched| sapwood_core::tree::settings_at(seq, prefetched)).await
 }
 
-/// Returns the node of an entry.
 pub(super) async fn node_at(log: &LogRows<'_>, seq: Seq) -> Result<TreeNode, StoreError> {
     let mut prefetched = Prefetched::new(log.inherited());
     prefetched.run_with_fetches(log, |prefetched| prefetched.node(seq)).await

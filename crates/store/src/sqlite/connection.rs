@@ -28,7 +28,6 @@ const MMAP_BYTES: i64 = 1 << 30;
 /// A write-ahead log that has grown beyond this size is truncated to it.
 const WAL_BYTES_KEPT: i64 = 64 << 20;
 
-/// The access mode of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mode {
     Write,
@@ -230,7 +229,6 @@ pub(super) fn has_wal(path: &Path) -> bool {
     std::fs::metadata(wal_path(path)).is_ok_and(|wal| wal.len() > 0)
 }
 
-/// Returns the path of a file's write-ahead log.
 pub(super) fn wal_path(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push("-wal");
@@ -244,7 +242,6 @@ fn is_read_only(path: &Path) -> bool {
     })
 }
 
-/// Escapes a path for use in a URI.
 fn escape(path: &Path) -> String {
     let escape = |byte: &u8| match byte {
         b'/' | b'.' | b'-' | b'_' | b'0'..=b'9' | b'A'..=b'Z' | b'a'..=b'z' => char::from(*byte).to_string(),

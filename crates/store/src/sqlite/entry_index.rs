@@ -59,7 +59,6 @@ fn move_recent(db: &StoreConnection) -> Result<()> {
     Ok(())
 }
 
-/// Removes the position of a deleted entry.
 pub(super) fn remove(db: &StoreConnection, key: i64) -> Result<()> {
     for sql in ["DELETE FROM places WHERE key = ?1", "DELETE FROM recent_places WHERE key = ?1"] {
         db.execute(sql, [key])?;

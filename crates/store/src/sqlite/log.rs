@@ -353,7 +353,6 @@ impl<'d> LogRows<'d> {
         Ok(records)
     }
 
-    /// Returns the last seq of the log.
     pub fn last_seq(&self) -> Result<Seq> {
         let db = self.db;
         let sql = "SELECT key FROM placed WHERE key > ?1 AND key <= ?2 ORDER BY key DESC LIMIT 1";

@@ -174,7 +174,6 @@ pub(super) fn count_missing(db: &StoreConnection, scope: &Scope) -> Result<usize
     Ok(missing)
 }
 
-/// Rebuilds the whole index.
 pub(super) fn rebuild(db: &StoreConnection) -> Result<()> {
     let empty = "UPDATE counters SET value = 0 WHERE name = 'indexed'";
     db.in_transaction(|| {

@@ -30,7 +30,6 @@ pub(super) struct UnindexedText {
 pub(super) struct UnindexedTexts {
     texts: RefCell<VecDeque<ArrivedEntry>>,
     bytes: Cell<usize>,
-    /// How often `clear` was called.
     clear_count: Cell<u64>,
 }
 
