@@ -67,6 +67,9 @@ pub enum EngineError {
     /// The session has spent its budget.
     #[error("session {session} has used up its budget of ${cap_usd}")]
     OverBudget { session: SessionId, cap_usd: f64 },
+    /// The session has as much queued input as it may have.
+    #[error("cannot queue the input: {limit} inputs already wait in session {session}")]
+    QueueFull { session: SessionId, limit: usize },
     /// No such approval is pending.
     #[error("no pending approval `{approval}`")]
     NoApproval { approval: String },
@@ -164,6 +167,7 @@ impl EngineError {
             EngineError::TurnEnded { .. } => "turn.ended",
             EngineError::TurnLimit { .. } => "turn_limit",
             EngineError::OverBudget { .. } => "budget_exceeded",
+            EngineError::QueueFull { .. } => "turn.queue_full",
             EngineError::NoApproval { .. } => "approval.not_found",
             EngineError::LeaseLost { .. } => "session.stale_fence",
             EngineError::TurnLost { .. } => "turn.lost",

@@ -6,11 +6,16 @@ use sapwood_core::entry::{
     ApprovalAnswer, ApprovalAnswered, Body, CancelAsked, CustomInfo, InputQueued, Queue, TurnEnded,
 };
 use sapwood_core::port::store::{Append, Appended, AuditNote, Expect, StoreError};
+use sapwood_core::project::summary::Summary;
 use sapwood_core::turn::TurnState;
-use sapwood_core::{Draft, Entry, EntryId, Kind, Part, Scope, Seq, SessionId, TimestampMs, TurnId};
+use sapwood_core::{Draft, Entry, EntryId, Kind, Part, Scope, SessionId, TimestampMs, TurnId};
 
+use super::turn_log::{Extent, TurnLog};
 use crate::log::{TRIES_MAX, edit, edit_by_other};
 use crate::{EngineError, Result, service};
+
+/// Maximum number of inputs that wait for a turn in one session. Their positions are part of its summary.
+pub const QUEUED_INPUTS_MAX: usize = 256;
 
 /// A question that is waiting for an answer.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
@@ -52,17 +57,8 @@ impl TurnControl<'_> {
         scope: &Scope,
         session: &SessionId,
     ) -> Result<Vec<(EntryId, InputQueued)>> {
-        let kinds = [Kind::InputQueued, Kind::InputTaken];
-        let mut waiting: Vec<(EntryId, InputQueued)> = Vec::new();
-        self.engine
-            .configuration()
-            .each_own_of_kinds(scope, session, &kinds, Seq::ZERO, |entry| match entry.body {
-                Body::InputQueued(queued) => waiting.push((entry.meta.id, queued)),
-                Body::InputTaken(taken) => waiting.retain(|(id, _)| *id != taken.input),
-                _ => {}
-            })
-            .await?;
-        Ok(waiting)
+        let summary = self.engine.store.summary(scope, session).await?;
+        TurnLog::open(self.engine, scope, &summary).await?.queued().await
     }
 
     /// The state of a turn, or `None` if the session has no such turn.
@@ -100,35 +96,30 @@ impl TurnControl<'_> {
         queue: Queue,
         parts: Vec<Part>,
     ) -> Result<EntryId> {
-        let audit = edit_by_other(scope, &self.engine.store.summary(scope, session).await?, "turn");
+        let summary = self.engine.store.summary(scope, session).await?;
+        check_queue(&summary)?;
+        let audit = edit_by_other(scope, &summary, "turn");
         let appended =
             self.engine.log().append_one(scope, session, InputQueued { queue, parts }, audit).await?;
         appended.entries.first().map(|(_, id)| *id).ok_or(EngineError::TurnLost { session: session.clone() })
     }
 
-    /// All entries of a turn and the messages to it, in order; empty for an unknown turn. Imported entries that
-    /// claim to belong to a local turn are left out.
+    /// The entries of a turn and the messages to it, in order, up to its end; empty for an unknown turn. Imported
+    /// entries that claim to belong to a local turn are left out. The cost does not depend on the length of the log.
     pub async fn turn_entries(self, scope: &Scope, session: &SessionId, turn: TurnId) -> Result<Vec<Entry>> {
-        let mut after = Seq::ZERO;
-        self.engine
-            .log()
-            .each_of_kinds(scope, session, &[Kind::TurnStarted], |entry| {
-                if entry.meta.turn == Some(turn) {
-                    after = Seq(entry.meta.seq.0.saturating_sub(1));
-                }
-            })
-            .await?;
-        let mut entries = Vec::new();
-        self.engine
-            .log()
-            .each_entry(scope, session, after, |entry| {
-                if entry.meta.turn == Some(turn) {
-                    entries.push(entry);
-                }
-            })
-            .await?;
-        self.engine.configuration().retain_own(scope, session, &mut entries).await?;
-        Ok(entries)
+        let summary = self.engine.store.summary(scope, session).await?;
+        TurnLog::open(self.engine, scope, &summary).await?.entries(turn, Extent::UntilEnd).await
+    }
+
+    /// Like [`TurnControl::turn_entries`], with the notes that [`TurnControl::note_in_turn`] added after the turn's end.
+    pub async fn turn_entries_and_notes(
+        self,
+        scope: &Scope,
+        session: &SessionId,
+        turn: TurnId,
+    ) -> Result<Vec<Entry>> {
+        let summary = self.engine.store.summary(scope, session).await?;
+        TurnLog::open(self.engine, scope, &summary).await?.entries(turn, Extent::WithNotes).await
     }
 
     /// The parent of the turn's first message.
@@ -207,6 +198,9 @@ impl TurnControl<'_> {
             if summary.open_turn != Some(turn) {
                 return Err(EngineError::TurnEnded { session: session.clone(), turn });
             }
+            if matches!(draft.body, Body::InputQueued(_)) {
+                check_queue(&summary)?;
+            }
             let append = Append {
                 expect: Expect::Head(summary.head.seq),
                 audit: edit_by_other(scope, &summary, what),
@@ -253,14 +247,14 @@ impl TurnControl<'_> {
         let unknown = || EngineError::NoApproval { approval: approval.to_owned() };
         let session: SessionId =
             approval.rsplit_once('~').and_then(|(session, _)| session.parse().ok()).ok_or_else(unknown)?;
-        let waiting = match self.approvals(scope, &session).await {
-            Err(EngineError::Store(StoreError::NoSession { .. })) => return Err(unknown()),
-            waiting => waiting?,
+        let summary = match self.engine.store.summary(scope, &session).await {
+            Err(StoreError::NoSession { .. }) => return Err(unknown()),
+            summary => summary?,
         };
+        let waiting = self.pending(scope, &summary).await?;
         if !waiting.iter().any(|pending| pending.approval == approval) {
             return Err(unknown());
         }
-        let summary = self.engine.store.summary(scope, &session).await?;
         let turn = summary.open_turn.ok_or_else(unknown)?;
         let audit = edit_by_other(scope, &summary, "answer");
         let answered = ApprovalAnswered { approval: approval.to_owned(), answer, reason };
@@ -271,9 +265,21 @@ impl TurnControl<'_> {
     /// The pending approvals of a session.
     pub async fn approvals(self, scope: &Scope, session: &SessionId) -> Result<Vec<PendingApproval>> {
         let summary = self.engine.store.summary(scope, session).await?;
+        self.pending(scope, &summary).await
+    }
+
+    async fn pending(self, scope: &Scope, summary: &Summary) -> Result<Vec<PendingApproval>> {
         let Some(turn) = summary.open_turn else { return Ok(Vec::new()) };
-        let entries = self.turn_entries(scope, session, turn).await?;
-        Ok(pending_of(session, &entries))
+        let log = TurnLog::open(self.engine, scope, summary).await?;
+        Ok(pending_of(&summary.id, &log.entries(turn, Extent::UntilEnd).await?))
+    }
+}
+
+/// Refuse more queued input than a session may have.
+fn check_queue(summary: &Summary) -> Result<()> {
+    match summary.queued.as_ref().is_some_and(|queued| queued.len() >= QUEUED_INPUTS_MAX) {
+        true => Err(EngineError::QueueFull { session: summary.id.clone(), limit: QUEUED_INPUTS_MAX }),
+        false => Ok(()),
     }
 }
 

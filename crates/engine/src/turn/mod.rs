@@ -1,5 +1,6 @@
 //! Run turns. [`run`] contains the loop: append entries, then perform effects, until the turn ends. [`send`]
-//! starts and resumes turns, [`control`] reaches them from any process. [`call_model`] and [`run_tool`] perform the
+//! starts and resumes turns, [`control`] reaches them from any process, and
+//! [`turn_log`] finds their entries. [`call_model`] and [`run_tool`] perform the
 //! effects; [`builtin_tools`] are the tools that work on sessions; [`take_over`] resumes turns of dead processes.
 
 mod auto_compact;
@@ -14,6 +15,7 @@ mod run_tool;
 mod send;
 mod take_over;
 mod turn_context;
+mod turn_log;
 
 pub use control::{PendingApproval, TurnControl, TurnSnapshot};
 pub use run::OnWait;

@@ -122,7 +122,7 @@ pub async fn erase_created(state: &State, scope: &Scope, session: &SessionId) {
 pub async fn find_response(state: &State, caller: &Caller, id: &str) -> Result<(ResponseId, Vec<Entry>)> {
     let unknown = || Problem::new("response.not_found", format!("no response `{id:.200}`"));
     let id = ResponseId::parse(id).ok_or_else(unknown)?;
-    let found = state.engine.turn_control().turn_entries(&caller.scope, &id.session, id.turn).await;
+    let found = state.engine.turn_control().turn_entries_and_notes(&caller.scope, &id.session, id.turn).await;
     let entries = match found {
         Err(error) if error.code() == "session.not_found" => return Err(unknown()),
         entries => entries?,
