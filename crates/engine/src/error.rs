@@ -73,6 +73,15 @@ pub enum EngineError {
     /// No such approval is pending.
     #[error("no pending approval `{approval}`")]
     NoApproval { approval: String },
+    /// The approval was not answered before its deadline.
+    #[error("approval `{approval}` has expired and was denied")]
+    ApprovalExpired { approval: String },
+    /// An answer link was changed, has expired, or was used.
+    #[error("the answer link is not valid: it was changed, has expired, or its question was answered")]
+    InvalidLink,
+    /// Answer links are not configured.
+    #[error("cannot create an answer link: links are not configured")]
+    NoLinks,
     /// Another process has taken over the session.
     #[error("session {session} was taken over by another process")]
     LeaseLost { session: SessionId },
@@ -169,6 +178,9 @@ impl EngineError {
             EngineError::OverBudget { .. } => "budget_exceeded",
             EngineError::QueueFull { .. } => "turn.queue_full",
             EngineError::NoApproval { .. } => "approval.not_found",
+            EngineError::ApprovalExpired { .. } => "approval.expired",
+            EngineError::InvalidLink => "approval.link_not_found",
+            EngineError::NoLinks => "approval.no_links",
             EngineError::LeaseLost { .. } => "session.stale_fence",
             EngineError::TurnLost { .. } => "turn.lost",
             EngineError::Agent(error) => error.code(),

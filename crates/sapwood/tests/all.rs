@@ -20,4 +20,5 @@ mod all {
     mod simulate;
     mod skills;
     mod turn;
+    mod turn_log;
 }

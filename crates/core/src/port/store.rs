@@ -183,6 +183,8 @@ pub struct ListFilter {
     pub title: Option<String>,
     /// The order of the sessions.
     pub order: ListOrder,
+    /// Only sessions with an open turn: it runs, waits for a person, or was interrupted.
+    pub has_open_turn: bool,
     /// Only sessions whose id has this prefix.
     pub id_prefix: Option<String>,
     /// Maximum number of sessions in the page.

@@ -8,6 +8,7 @@ pub use super::feed_item::{
     FeedType,
 };
 
+use crate::approval::Escalation;
 use crate::content::{Part, ToolCall};
 use crate::entry::{
     ApprovalAnswer, AssistantMessage, Body, CustomInfo, Entry, Outcome, Stop, SystemNote, ToolResult,
@@ -278,6 +279,9 @@ impl Feed {
             let is_bad = matches!(note.result, HookResult::Refused | HookResult::Failed);
             let kind = if is_bad { FeedType::Error } else { FeedType::Event };
             self.push(entry, kind, "hook", note.to_string());
+        } else if let Some(escalation) = Escalation::from_info(info) {
+            let to = escalation.to.map(|to| format!(" to {to}")).unwrap_or_default();
+            self.push(entry, FeedType::Event, "escalated", format!("{}{to}", escalation.approval));
         } else if let Some(note) = TriggerNote::from_info(info) {
             self.push(entry, FeedType::Event, "trigger", note.to_string());
         }

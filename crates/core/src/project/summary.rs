@@ -156,8 +156,7 @@ impl Summary {
         summary.authority = shared.as_ref().map_or(creation, |point| point.authority.clone());
         if let Some(point) = shared {
             summary.inherited = point.links.depth;
-            summary.head =
-                Head { seq: Seq(point.links.depth), leaf: Some(Seq(point.links.depth)) };
+            summary.head = Head { seq: Seq(point.links.depth), leaf: Some(Seq(point.links.depth)) };
             summary.last_id = Some(point.id);
             summary.messages = point.links.messages;
             summary.model = point.model;

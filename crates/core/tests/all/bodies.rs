@@ -271,9 +271,13 @@ fn round() -> impl Strategy<Value = Body> {
 }
 
 fn approval_asked() -> impl Strategy<Value = Body> {
-    let fields = (text(), text(), of(text()), of(json()));
-    fields.prop_map(|(approval, question, call_id, details)| {
-        ApprovalAsked { approval, question, call_id, details }.into()
+    let at = || of(any::<i64>().prop_map(TimestampMs));
+    let deadlines = (at(), of(text()), at()).prop_map(|(escalates_at, escalate_to, expires_at)| {
+        ApprovalDeadlines { escalates_at, escalate_to, expires_at }
+    });
+    let fields = (text(), text(), of(text()), of(json()), of(deadlines));
+    fields.prop_map(|(approval, question, call_id, details, deadlines)| {
+        ApprovalAsked { approval, question, call_id, details, deadlines }.into()
     })
 }
 

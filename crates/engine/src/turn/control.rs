@@ -1,17 +1,22 @@
 //! Reach a turn from any process: cancel, steer and answer it, and read its status. Each message is an entry, so it is
 //! durable and needs no lease.
 
+use sapwood_core::approval::{Due, Escalated, Escalation};
 use sapwood_core::content::ToolCall;
 use sapwood_core::entry::{
-    ApprovalAnswer, ApprovalAnswered, Body, CancelAsked, CustomInfo, InputQueued, Queue, TurnEnded,
+    ApprovalAnswer, ApprovalAnswered, ApprovalDeadlines, Body, CancelAsked, CustomInfo, InputQueued, Queue,
+    TurnEnded,
 };
-use sapwood_core::port::store::{Append, Appended, AuditNote, Expect, StoreError};
+use sapwood_core::port::store::{Append, Appended, AuditAction, AuditNote, Expect, StoreError};
 use sapwood_core::project::summary::Summary;
 use sapwood_core::turn::TurnState;
-use sapwood_core::{Draft, Entry, EntryId, Kind, Part, Scope, SessionId, TimestampMs, TurnId};
+use sapwood_core::{
+    Draft, Entry, EntryId, Kind, Part, Principal, Right, Scope, SessionId, TimestampMs, TurnId,
+};
 
 use super::turn_log::{Extent, TurnLog};
-use crate::log::{TRIES_MAX, edit, edit_by_other};
+use crate::directory::check_role;
+use crate::log::{TRIES_MAX, edit, edit_by_other, note};
 use crate::{EngineError, Result, service};
 
 /// Maximum number of inputs that wait for a turn in one session. Their positions are part of its summary.
@@ -31,6 +36,39 @@ pub struct PendingApproval {
     /// The call that needs approval, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub call: Option<ToolCall>,
+    /// When the question was asked.
+    pub asked_at: TimestampMs,
+    /// When the question is escalated and when it expires.
+    #[serde(flatten)]
+    pub deadlines: ApprovalDeadlines,
+    /// When the question was escalated.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub escalated_at: Option<TimestampMs>,
+}
+
+impl PendingApproval {
+    fn escalated(&self) -> Escalated {
+        if self.escalated_at.is_some() { Escalated::Yes } else { Escalated::No }
+    }
+
+    /// What the question's deadlines require now.
+    pub(super) fn due(&self, now: TimestampMs) -> Option<Due> {
+        self.deadlines.due(self.escalated(), now)
+    }
+
+    /// The next deadline of the question.
+    pub(super) fn next_deadline(&self) -> Option<TimestampMs> {
+        self.deadlines.next(self.escalated())
+    }
+}
+
+/// An answer to a question, and how it was given.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct GivenAnswer {
+    pub answer: ApprovalAnswer,
+    pub reason: Option<String>,
+    /// The detail of the audit line.
+    pub audited: String,
 }
 
 /// The state of a turn, derived from its entries.
@@ -236,7 +274,8 @@ impl TurnControl<'_> {
         Ok(())
     }
 
-    /// Answer a pending approval. The first answer counts.
+    /// Answer a pending approval. The first answer counts: a later one fails with `approval.not_found`. After the
+    /// question's deadline the answer is refused, and the system answers `denied`.
     pub async fn answer(
         self,
         scope: &Scope,
@@ -244,6 +283,40 @@ impl TurnControl<'_> {
         answer: ApprovalAnswer,
         reason: Option<String>,
     ) -> Result<SessionId> {
+        self.answer_as(scope, approval, GivenAnswer { answer, reason, audited: "answer".to_owned() }).await
+    }
+
+    pub(super) async fn answer_as(
+        self,
+        scope: &Scope,
+        approval: &str,
+        given: GivenAnswer,
+    ) -> Result<SessionId> {
+        let mut result = Err(EngineError::NoApproval { approval: approval.to_owned() });
+        let (mut scope, mut given) = (scope.clone(), given);
+        for _ in 0..TRIES_MAX {
+            let (summary, pending) = self.find_pending(&scope, approval).await?;
+            if pending.due(self.engine.clock.now()) == Some(Due::Expire) && result.is_err() {
+                check_role(&scope, &summary, Right::Write)?;
+                (scope, given) = (Scope::operator(scope.tenant, Principal::System), expiry_of(&pending));
+                result = Err(EngineError::ApprovalExpired { approval: approval.to_owned() });
+            } else {
+                result = Ok(summary.id.clone());
+            }
+            match self.append_answer(&scope, &summary, approval, &given).await {
+                Err(EngineError::Store(StoreError::Conflict { .. })) => {}
+                answered => return answered.and(result),
+            }
+        }
+        result
+    }
+
+    /// The pending approval with this id. An approval of a session that the caller cannot see is not found.
+    pub(super) async fn find_pending(
+        self,
+        scope: &Scope,
+        approval: &str,
+    ) -> Result<(Summary, PendingApproval)> {
         let unknown = || EngineError::NoApproval { approval: approval.to_owned() };
         let session: SessionId =
             approval.rsplit_once('~').and_then(|(session, _)| session.parse().ok()).ok_or_else(unknown)?;
@@ -252,14 +325,39 @@ impl TurnControl<'_> {
             summary => summary?,
         };
         let waiting = self.pending(scope, &summary).await?;
-        if !waiting.iter().any(|pending| pending.approval == approval) {
-            return Err(unknown());
-        }
-        let turn = summary.open_turn.ok_or_else(unknown)?;
-        let audit = edit_by_other(scope, &summary, "answer");
-        let answered = ApprovalAnswered { approval: approval.to_owned(), answer, reason };
-        self.append_to_turn(scope, &session, turn, answered.into(), audit).await?;
-        Ok(session)
+        let pending = waiting.into_iter().find(|pending| pending.approval == approval);
+        Ok((summary, pending.ok_or_else(unknown)?))
+    }
+
+    /// Append an answer if the log has not changed since the question was seen to be pending.
+    pub(super) async fn append_answer(
+        self,
+        scope: &Scope,
+        summary: &Summary,
+        approval: &str,
+        given: &GivenAnswer,
+    ) -> Result<()> {
+        let GivenAnswer { answer, reason, audited } = given.clone();
+        let body = ApprovalAnswered { approval: approval.to_owned(), answer, reason };
+        self.append_at(scope, summary, body.into(), note(AuditAction::Edit, &summary.id, Some(audited))).await
+    }
+
+    /// Append an entry to the open turn if the log still ends where the summary says.
+    pub(super) async fn append_at(
+        self,
+        scope: &Scope,
+        summary: &Summary,
+        body: Body,
+        audit: AuditNote,
+    ) -> Result<()> {
+        let now = self.engine.clock.now();
+        let drafts = vec![Draft { turn: summary.open_turn, ..Draft::new(now, body) }];
+        let append = Append {
+            expect: Expect::Head(summary.head.seq),
+            audit: Some(audit),
+            ..Append::new(summary.id.clone(), now, drafts)
+        };
+        self.engine.log().append(scope, append).await.map(|_| ())
     }
 
     /// The pending approvals of a session.
@@ -268,7 +366,7 @@ impl TurnControl<'_> {
         self.pending(scope, &summary).await
     }
 
-    async fn pending(self, scope: &Scope, summary: &Summary) -> Result<Vec<PendingApproval>> {
+    pub(super) async fn pending(self, scope: &Scope, summary: &Summary) -> Result<Vec<PendingApproval>> {
         let Some(turn) = summary.open_turn else { return Ok(Vec::new()) };
         let log = TurnLog::open(self.engine, scope, summary).await?;
         Ok(pending_of(&summary.id, &log.entries(turn, Extent::UntilEnd).await?))
@@ -283,16 +381,35 @@ fn check_queue(summary: &Summary) -> Result<()> {
     }
 }
 
+/// The system's answer to a question that has expired.
+pub(super) fn expiry_of(pending: &PendingApproval) -> GivenAnswer {
+    let waited_ms = pending.deadlines.expires_at.map_or(0, |at| at.0.saturating_sub(pending.asked_at.0));
+    let reason = format!("The question expired: it was not answered within {} s.", waited_ms / 1_000);
+    GivenAnswer {
+        answer: ApprovalAnswer::Denied,
+        reason: Some(reason),
+        audited: "answer: expired".to_owned(),
+    }
+}
+
+fn escalated_at(entries: &[Entry], approval: &str) -> Option<TimestampMs> {
+    let escalation = |entry: &&Entry| match &entry.body {
+        Body::CustomInfo(info) => Escalation::from_info(info).is_some_and(|found| found.approval == approval),
+        _ => false,
+    };
+    entries.iter().find(escalation).map(|entry| entry.meta.at)
+}
+
 pub(super) fn pending_of(session: &SessionId, entries: &[Entry]) -> Vec<PendingApproval> {
     let state = TurnState::fold(entries.iter().map(|entry| &entry.body));
     let asked = entries.iter().filter_map(|entry| match &entry.body {
-        Body::ApprovalAsked(asked) => Some(asked),
+        Body::ApprovalAsked(asked) => Some((entry.meta.at, asked)),
         _ => None,
     });
     let waiting = state.waiting_for();
     asked
-        .filter(|asked| waiting.contains(&asked.approval.as_str()))
-        .map(|asked| PendingApproval {
+        .filter(|(_, asked)| waiting.contains(&asked.approval.as_str()))
+        .map(|(asked_at, asked)| PendingApproval {
             approval: asked.approval.clone(),
             session: session.clone(),
             question: asked.question.clone(),
@@ -302,6 +419,9 @@ pub(super) fn pending_of(session: &SessionId, entries: &[Entry]) -> Vec<PendingA
                 .iter()
                 .find(|call| Some(&call.call.call_id) == asked.call_id.as_ref())
                 .map(|call| call.call.clone()),
+            asked_at,
+            deadlines: asked.deadlines.clone().unwrap_or_default(),
+            escalated_at: escalated_at(entries, &asked.approval),
         })
         .collect()
 }

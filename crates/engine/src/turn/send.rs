@@ -357,6 +357,8 @@ impl Turns<'_> {
         backends: Backends,
         hold: &Hold,
     ) -> Result<Option<PreparedTurn>> {
+        // Questions may have expired while no process ran the turn.
+        self.engine.approvals().settle(&scope.tenant, session).await?;
         let summary = self.settled_summary(scope, session).await?;
         let Some(turn) = summary.open_turn else {
             return self.prepare_queued(scope, &summary, backends, hold.fence).await;

@@ -77,7 +77,8 @@ impl<'a> TurnLog<'a> {
 
     /// Find the first entry of a turn that this store ran.
     async fn search(&self, turn: TurnId) -> Result<Option<Seq>> {
-        let from = self.engine.store.first_at_or_after(self.scope, self.session(), turn.entries_from()).await?;
+        let from =
+            self.engine.store.first_at_or_after(self.scope, self.session(), turn.entries_from()).await?;
         let mut pages = Pages::after(Seq(from.0.saturating_sub(1)));
         while let Some(page) = pages.next(self).await? {
             for record in &page {
