@@ -128,6 +128,8 @@ pub fn status_of(code: &str) -> StatusCode {
         | "turn.interrupted"
         | "turn.none"
         | "turn.ended"
+        | "turn.queue_full"
+        | "approval.expired"
         | "turn_limit"
         | "trigger.taken"
         | "trigger.imported"
@@ -145,7 +147,7 @@ pub fn status_of(code: &str) -> StatusCode {
         | "tool.unknown"
         | "tool.invalid" => StatusCode::BAD_REQUEST,
         "store.busy" | "store.unreachable" | "store.untrusted" | "store.locked" | "store.read_only"
-        | "model.none" | "compact.no_model" | "tool.no_directory" | "server.stopping" | "server.busy"
+        | "model.none" | "approval.no_links" | "compact.no_model" | "tool.no_directory" | "server.stopping" | "server.busy"
         | "server.full" => StatusCode::SERVICE_UNAVAILABLE,
         "store.disk_full" => StatusCode::INSUFFICIENT_STORAGE,
         "compact.failed" | "tool.server" => StatusCode::BAD_GATEWAY,

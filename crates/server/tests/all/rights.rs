@@ -57,6 +57,8 @@ fn session_routes() -> Vec<RouteRow> {
         ("steer_turn", Write, json!({ "input": "more" }), 202),
         ("resume_session", Write, none.clone(), 202),
         ("list_approvals", Read, none.clone(), 200),
+        ("list_all_approvals", Key, none.clone(), 200),
+        ("create_answer_link", Write, json!({}), 201),
         ("answer_approval", Write, json!({ "answer": "approved" }), 202),
         ("list_flows", Key, none.clone(), 200),
         ("start_flow", Key, json!({ "flow": one_node_flow("hello"), "input": "x" }), 202),
@@ -213,7 +215,7 @@ pub async fn prepare(server: &TestServer, route: &Route, session: &str) -> (Stri
                 server.post("ana", &format!("{base}/grafts"), &json!({ "source": "graft-source" })).await;
             names.0 = made.json()["seq"].to_string();
         }
-        "answer_approval" => {
+        "answer_approval" | "create_answer_link" => {
             server.post("ana", &format!("{base}/turns"), &json!({ "input": "please ask" })).await;
             names.1 = wait_for_approval(server, session).await;
         }
