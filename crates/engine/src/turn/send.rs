@@ -263,7 +263,14 @@ impl Turns<'_> {
     ) -> Result<Option<Running>> {
         self.engine.backends()?;
         let hold = Hold::wait(self.engine, scope, session).await?;
-        self.resume_held(scope, session, hold, on_wait).await
+        let running = self.resume_held(scope, session, hold, on_wait).await?;
+        if running.is_some() {
+            let summary = self.engine.store.summary(scope, session).await?;
+            if let Some(audit) = edit_by_other(scope, &summary, "resume") {
+                self.engine.directory().write_audit(scope, audit).await?;
+            }
+        }
+        Ok(running)
     }
 
     /// Continue an imported session whose latest turn was unfinished, with a new turn under the caller's

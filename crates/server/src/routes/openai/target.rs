@@ -49,6 +49,7 @@ impl ResponseTarget {
                 let session: SessionId = conversation.id().parse()?;
                 // Check the right to write before blobs are stored.
                 state.engine.directory().check_right(&caller.scope, &session, Right::Write).await?;
+                state.audit_open(caller, &session).await?;
                 Ok(Self { session, expected_leaf: None, origin: SessionOrigin::Existing, fork_at: None })
             }
             (None, Some(previous)) => {
@@ -82,6 +83,7 @@ impl ResponseTarget {
         if head.leaf != Some(last) || RequestParams::of(&entries).conversation || !store {
             return target.forked(state, caller).await;
         }
+        state.audit_open(caller, &target.session).await?;
         Ok(target)
     }
 
