@@ -94,6 +94,8 @@ enum Axis {
     Disk,
     /// The engine's own part of a round of a turn
     Turn,
+    /// Control verbs in a short and in a huge session
+    Control,
     /// What survives compaction, and the time to plan one
     Compaction,
     /// Importing other programs' files
@@ -119,6 +121,7 @@ const ALL: &[Axis] = &[
     Axis::Search,
     Axis::Disk,
     Axis::Turn,
+    Axis::Control,
     Axis::Compaction,
     Axis::Import,
     Axis::Stream,
@@ -197,6 +200,7 @@ async fn run_axis(axis: Axis, stage: &mut Stage, postgres: Option<&str>) -> anyh
         Axis::Search => suites::search::run(stage).await,
         Axis::Disk => suites::disk::run(stage).await,
         Axis::Turn => suites::turn::run(stage).await,
+        Axis::Control => suites::control::run(stage).await,
         Axis::Compaction => suites::compaction::run(stage).await,
         Axis::Import => suites::import::run(stage).await,
         Axis::Stream => suites::stream::run(stage).await,

@@ -5,10 +5,10 @@ use std::io::Write;
 use crate::app::App;
 use crate::args::{self, Cli, Command};
 use crate::cmd::{
-    about, agent, apikey, approvals, approve, archives, audit, branch, cancel, chat, compact, context, doctor, erase,
-    events, export, feed, flow, fork, graft, hook, import, info, inject, keychain, label_rename, ledger,
-    lifecycle, ls, memory, migrate, new, prune, resume, search, send, serve, share, show, skill, tree,
-    trigger, trim, uncompact, usage,
+    about, agent, apikey, approvals, approve, archives, audit, branch, cancel, chat, compact, context,
+    doctor, erase, events, export, feed, flow, fork, graft, hook, import, info, inject, keychain,
+    label_rename, ledger, lifecycle, ls, memory, migrate, new, prune, resume, search, send, serve, share,
+    show, skill, tree, trigger, trim, uncompact, usage,
 };
 use crate::failure::Result;
 

@@ -3,6 +3,7 @@
 
 #[cfg(test)]
 mod all {
+    mod approvals;
     mod audit;
     mod compact;
     mod docs;

@@ -69,7 +69,8 @@ async fn create_answer_link(
 
 /// Show the question of an answer link. Never answers it.
 #[utoipa::path(get, path = ANSWER, tag = "turns", params(("token" = String, Path)),
-    responses((status = 200, body = String, content_type = "text/html")))]
+    responses((status = 200, body = String, content_type = "text/html"),
+        (status = 404, body = String, content_type = "text/html", description = "The link was changed, has expired or was used")))]
 async fn show_answer_page(Shared(state): Shared<State>, Path(token): Path<String>) -> Response {
     match state.engine.approvals().open_link(&token).await {
         Ok((pending, claim)) => page(StatusCode::OK, "A question for you", &question_html(&pending, &claim)),
@@ -80,7 +81,9 @@ async fn show_answer_page(Shared(state): Shared<State>, Path(token): Path<String
 /// Answer the question of an answer link. The first answer counts.
 #[utoipa::path(post, path = ANSWER, tag = "turns", params(("token" = String, Path)),
     request_body(content = wire::AnswerForm, content_type = "application/x-www-form-urlencoded"),
-    responses((status = 200, body = String, content_type = "text/html")))]
+    responses((status = 200, body = String, content_type = "text/html"),
+        (status = 400, body = String, content_type = "text/html", description = "The form has no valid answer"),
+        (status = 404, body = String, content_type = "text/html", description = "The link was changed, has expired or was used")))]
 async fn submit_answer(
     Shared(state): Shared<State>,
     Path(token): Path<String>,
@@ -89,7 +92,11 @@ async fn submit_answer(
     match answer(&state, &token, request).await {
         Ok(answer) => {
             let what = if answer == ApprovalAnswer::Approved { "Approved" } else { "Denied" };
-            page(StatusCode::OK, what, &format!("<p>Your answer was recorded: {what}. You can close this page.</p>"))
+            page(
+                StatusCode::OK,
+                what,
+                &format!("<p>Your answer was recorded: {what}. You can close this page.</p>"),
+            )
         }
         Err(problem) => failure_page(&problem),
     }
@@ -137,7 +144,8 @@ fn question_html(pending: &PendingApproval, claim: &LinkClaim) -> String {
 fn failure_page(problem: &Problem) -> Response {
     let html = match problem.code {
         "approval.link_not_found" => {
-            "<p>This link is not valid: it was changed, has expired, or its question was answered.</p>".to_owned()
+            "<p>This link is not valid: it was changed, has expired, or its question was answered.</p>"
+                .to_owned()
         }
         _ => format!("<p>{}</p>", escape(&problem.detail)),
     };
@@ -173,4 +181,44 @@ fn escape(text: &str) -> String {
         }
     }
     escaped
+}
+
+#[cfg(test)]
+mod tests {
+    use sapwood::core::content::{Json as JsonText, ToolCall};
+    use sapwood::core::{Principal, TenantId, TimestampMs};
+
+    use super::*;
+
+    #[test]
+    fn text_of_the_model_is_escaped_and_only_allowed_answers_are_offered() {
+        let call = ToolCall {
+            call_id: "c1".to_owned(),
+            name: "write<file".to_owned(),
+            input: JsonText::parse(r#"{"text":"</pre><script>alert('x')</script>"}"#).unwrap(),
+        };
+        let pending = PendingApproval {
+            approval: "s~1.1".to_owned(),
+            session: "s".parse().unwrap(),
+            question: "Run \"this\" & <img src=x onerror=alert(1)>?".to_owned(),
+            kind: "tool".to_owned(),
+            call: Some(call),
+            asked_at: TimestampMs(1),
+            deadlines: Default::default(),
+            escalated_at: None,
+        };
+        let claim = LinkClaim {
+            tenant: TenantId::local(),
+            approval: pending.approval.clone(),
+            by: Principal::System,
+            operator: true,
+            expires_at: TimestampMs(2),
+            answers: vec![ApprovalAnswer::Denied],
+        };
+        let html = question_html(&pending, &claim);
+        for bad in ["<img", "<script", "</pre><", "write<file", "\"this\"", "'x'"] {
+            assert!(!html.contains(bad), "{bad} in {html}");
+        }
+        assert!(html.contains("value=\"denied\"") && !html.contains("value=\"approved\""), "{html}");
+    }
 }

@@ -28,6 +28,9 @@ type ReferenceRow = (&'static str, &'static str, Value, ReferenceKind);
 const WITHOUT_REFERENCES: [&str; 21] = [
     "add_memory",
     "answer_approval",
+    "list_all_approvals",
+    "create_answer_link",
+    "submit_answer",
     "compact_session",
     "create_session",
     "edit_memory",
