@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::content::Json;
-use crate::entry::{ApprovalDeadlines, CustomInfo};
+use crate::entry::{ApprovalDeadlines, Body, CustomInfo};
 use crate::id::TimestampMs;
 
 /// The `custom_type` of the entry about an escalation.
@@ -123,7 +123,8 @@ impl Escalation {
     }
 
     /// The escalation that an entry records; `None` if it records something else.
-    pub fn from_info(info: &CustomInfo) -> Option<Self> {
+    pub fn of_body(body: &Body) -> Option<Self> {
+        let Body::CustomInfo(info) = body else { return None };
         (info.custom_type == ESCALATION_INFO).then(|| serde_json::from_str(info.data.get()).ok()).flatten()
     }
 }
@@ -170,6 +171,6 @@ mod tests {
     #[test]
     fn an_escalation_round_trips() {
         let escalation = Escalation { approval: "s~1.1".to_owned(), to: Some("on-call".to_owned()) };
-        assert_eq!(Escalation::from_info(&escalation.to_info()), Some(escalation));
+        assert_eq!(Escalation::of_body(&escalation.to_info().into()), Some(escalation));
     }
 }

@@ -160,7 +160,7 @@ impl TurnControl<'_> {
         TurnLog::open(self.engine, scope, &summary).await?.entries(turn, Extent::WithNotes).await
     }
 
-    /// The parent of the turn's first message.
+    /// The parent of the turn's first user message.
     pub(super) async fn entry_before(
         self,
         scope: &Scope,
@@ -393,9 +393,8 @@ pub(super) fn expiry_of(pending: &PendingApproval) -> GivenAnswer {
 }
 
 fn escalated_at(entries: &[Entry], approval: &str) -> Option<TimestampMs> {
-    let escalation = |entry: &&Entry| match &entry.body {
-        Body::CustomInfo(info) => Escalation::from_info(info).is_some_and(|found| found.approval == approval),
-        _ => false,
+    let escalation = |entry: &&Entry| {
+        Escalation::of_body(&entry.body).is_some_and(|escalation| escalation.approval == approval)
     };
     entries.iter().find(escalation).map(|entry| entry.meta.at)
 }

@@ -92,9 +92,7 @@ impl Fixture {
     async fn escalations(&self) -> usize {
         let mut count = 0;
         let visit = |entry: sapwood::core::Entry| {
-            if let Body::CustomInfo(info) = entry.body {
-                count += usize::from(Escalation::from_info(&info).is_some());
-            }
+            count += usize::from(Escalation::of_body(&entry.body).is_some());
         };
         self.engine.log().each_entry(&self.scope, &self.session, Seq::ZERO, visit).await.unwrap();
         count
