@@ -156,6 +156,7 @@ impl Feed {
                 self.push_message(entry, Event, &message.custom_type, &message.parts);
             }
             Body::PressureChanged(_)
+            | Body::CustomInfo(_)
             | Body::FlowEvent(_)
             | Body::FlowAssigned(_)
             | Body::HookRan(_)
@@ -167,7 +168,6 @@ impl Feed {
             Body::ContextSet(set) => self.push(entry, Event, "context changed", set.context.to_string()),
             Body::LimitsChanged(changed) => self.push(entry, Event, "limits changed", changed.to_string()),
             Body::CustomMessage(_)
-            | Body::CustomInfo(_)
             | Body::Round(_)
             | Body::TurnTerms(_)
             | Body::UsageReported(_)
