@@ -7,7 +7,8 @@ use crate::harness::{World, on_each_store};
 /// An agent that asks a person before it writes a file.
 fn asking_agent(world: &World, wait: &str) {
     std::fs::create_dir_all(world.path("agents")).unwrap();
-    let agent = format!("id: asker\nmodel: demo\ntools: [write_file]\nfs_scope: project\napprovals: ask\n{wait}");
+    let agent =
+        format!("id: asker\nmodel: demo\ntools: [write_file]\nfs_scope: project\napprovals: ask\n{wait}");
     std::fs::write(world.path("agents/asker.yaml"), agent).unwrap();
 }
 
@@ -50,7 +51,10 @@ fn a_link_is_created_only_for_a_pending_approval() {
     assert!(link["url"].as_str().unwrap().starts_with("http://127.0.0.1:7420/answer/"), "{link}");
     let unknown = world.fail(3, &["approvals", "--link", "s~00000000.9"]);
     assert_eq!(unknown["code"], "approval.not_found");
-    assert_eq!(world.fail(2, &["approvals", "--link", &approval, "--expires", "30d"])["code"], "input.invalid");
+    assert_eq!(
+        world.fail(2, &["approvals", "--link", &approval, "--expires", "30d"])["code"],
+        "input.invalid"
+    );
     let key = world.path(".local/share/sapwood/link.key");
     #[cfg(unix)]
     {
@@ -87,7 +91,7 @@ fn a_question_that_expired_is_denied_when_the_turn_is_resumed() {
 fn an_agent_with_an_impossible_wait_is_refused() {
     let world = World::new("sqlite");
     asking_agent(&world, "approval_wait:\n  escalate_after_s: 60\n  expire_after_s: 60\n");
-    let checked = world.run(&["agent", "check", "asker"]);
+    let checked = world.run(&["agent", "check", "agents/asker.yaml"]);
     assert_eq!(checked.status, Some(1), "{}", checked.stderr);
     let output = checked.out() + &checked.stderr;
     assert!(output.contains("approval_wait.escalate_after_s is not less than expire_after_s"), "{output}");
