@@ -13,6 +13,7 @@ import { go, to, useRoute } from "./ui/route";
 import { Toasts } from "./ui/toast";
 
 const SessionPage = lazy(() => import("./pages/SessionPage"));
+const ApprovalsPage = lazy(() => import("./pages/ApprovalsPage"));
 const FlowsPage = lazy(() => import("./pages/FlowsPage"));
 const MemoryPage = lazy(() => import("./pages/MemoryPage"));
 const AuditPage = lazy(() => import("./pages/AuditPage"));
@@ -20,6 +21,7 @@ const SettingsPage = lazy(() => import("./pages/SettingsPage"));
 
 const PAGES: { name: string; path: string[]; icon: IconName; key: string }[] = [
   { name: "Sessions", path: [], icon: "list", key: "s" },
+  { name: "Approvals", path: ["approvals"], icon: "check", key: "w" },
   { name: "Flows", path: ["flows"], icon: "flow", key: "f" },
   { name: "Memory", path: ["memory"], icon: "memory", key: "m" },
   { name: "Audit", path: ["audit"], icon: "shield", key: "a" },
@@ -94,6 +96,8 @@ function PageView({ path }: { path: string[] }) {
       return <Sessions />;
     case "s":
       return id ? <SessionPage key={id} session={id} tab={tab ?? "feed"} /> : <Sessions />;
+    case "approvals":
+      return <ApprovalsPage />;
     case "flows":
       return <FlowsPage run={id} />;
     case "memory":

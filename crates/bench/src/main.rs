@@ -95,6 +95,8 @@ enum Axis {
     Disk,
     /// The engine's own time per round of a turn
     Turn,
+    /// Control verbs in a short and in a huge session
+    Control,
     /// What survives compaction, and the time to plan one
     Compaction,
     /// Importing other programs' files
@@ -120,6 +122,7 @@ const ALL: &[Axis] = &[
     Axis::Search,
     Axis::Disk,
     Axis::Turn,
+    Axis::Control,
     Axis::Compaction,
     Axis::Import,
     Axis::Stream,
@@ -198,6 +201,7 @@ async fn run_axis(axis: Axis, stage: &mut Stage, postgres: Option<&str>) -> anyh
         Axis::Search => suites::search::run(stage).await,
         Axis::Disk => suites::disk::run(stage).await,
         Axis::Turn => suites::turn::run(stage).await,
+        Axis::Control => suites::control::run(stage).await,
         Axis::Compaction => suites::compaction::run(stage).await,
         Axis::Import => suites::import::run(stage).await,
         Axis::Stream => suites::stream::run(stage).await,

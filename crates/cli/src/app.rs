@@ -9,6 +9,7 @@ use sapwood::engine::SessionDefaults;
 use sapwood::store::{Durability, OpenOptions};
 use sapwood::{Engine, Principal, Scope, SessionId, TenantId};
 
+use crate::answer_links;
 use crate::app_paths::{AppPaths, create_home};
 use crate::config::{self, Config};
 use crate::failure::{Failure, Result};
@@ -80,6 +81,10 @@ impl App {
             config.backends = Some(backends);
             config.session_defaults = defaults;
         });
+        if answer_links::are_used_by_hooks(&self.paths.config) {
+            let links = answer_links::open(self, answer_links::LOCAL_URL)?;
+            self.engine = self.engine.clone().configured(|config| config.links = Some(links));
+        }
         self.telemetry = telemetry::start(self.format(), self.log.take());
         if self.telemetry.is_some() {
             let trace_ids = Arc::new(telemetry::trace_id_of);

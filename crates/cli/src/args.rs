@@ -25,7 +25,7 @@ Exit codes: 0 success, 1 failure, 2 usage error, 3 not found, 4 conflict, 5 perm
 
 /// The commands in the groups that `sapwood --help` shows. A test checks that every command is in a group.
 const GROUPS: &[(&str, &[&str])] = &[
-    ("Talk to a model", &["chat", "send", "resume", "cancel", "approve", "deny"]),
+    ("Talk to a model", &["chat", "send", "resume", "cancel", "approvals", "approve", "deny"]),
     ("Create and find sessions", &["new", "ls", "search", "info", "rename", "close", "archive", "erase"]),
     (
         "Read a session",
@@ -67,6 +67,7 @@ pub enum Command {
     Send(cmd::send::SendArgs),
     Cancel(cmd::cancel::CancelArgs),
     Resume(cmd::resume::ResumeArgs),
+    Approvals(cmd::approvals::ApprovalsArgs),
     Approve(cmd::approve::ApproveArgs),
     Deny(cmd::approve::DenyArgs),
     Inject(cmd::inject::InjectArgs),

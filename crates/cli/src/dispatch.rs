@@ -5,10 +5,10 @@ use std::io::Write;
 use crate::app::App;
 use crate::args::{self, Cli, Command};
 use crate::cmd::{
-    about, agent, apikey, approve, archives, audit, branch, cancel, chat, compact, context, doctor, erase,
-    events, export, feed, flow, fork, graft, hook, import, info, inject, keychain, label_rename, ledger,
-    lifecycle, ls, memory, migrate, new, prune, resume, search, send, serve, set, share, show, skill, tree,
-    trigger, trim, uncompact, usage,
+    about, agent, apikey, approvals, approve, archives, audit, branch, cancel, chat, compact, context,
+    doctor, erase, events, export, feed, flow, fork, graft, hook, import, info, inject, keychain,
+    label_rename, ledger, lifecycle, ls, memory, migrate, new, prune, resume, search, send, serve, set,
+    share, show, skill, tree, trigger, trim, uncompact, usage,
 };
 use crate::failure::Result;
 
@@ -36,6 +36,7 @@ pub async fn dispatch(app: &mut App, command: Command) -> Result<()> {
         Command::Send(args) => Box::pin(send::run(app, args)).await,
         Command::Cancel(args) => cancel::run(app, args).await,
         Command::Resume(args) => Box::pin(resume::run(app, args)).await,
+        Command::Approvals(args) => approvals::run(app, args).await,
         Command::Approve(args) => Box::pin(approve::approve(app, args)).await,
         Command::Deny(args) => Box::pin(approve::deny(app, args)).await,
         Command::New(args) => new::run(app, args).await,

@@ -48,6 +48,7 @@ impl Exit {
             | "skill.not_found"
             | "trigger.not_found"
             | "approval.not_found"
+            | "approval.link_not_found"
             | "flow.not_found"
             | "session.not_compacted" => Exit::NotFound,
             "session.conflict"
@@ -60,6 +61,8 @@ impl Exit {
             | "turn.running"
             | "turn.interrupted"
             | "turn.none"
+            | "turn.queue_full"
+            | "approval.expired"
             | "trigger.imported"
             | "flow.imported"
             | "store.format"
@@ -278,6 +281,8 @@ fn turn_hint_for(code: &str) -> &'static str {
         "turn.none" => "run `sapwood send SESSION TEXT` to start a turn",
         "turn.cancelled" => "run `sapwood send SESSION TEXT` to continue from here",
         "turn.limit" => "raise the agent's limits, or start a new session",
+        "turn.queue_full" => "wait for the running turn, or cancel it with `sapwood cancel SESSION`",
+        "approval.expired" => "send the message again, or raise approval_wait.expire_after_s in the agent",
         "approval.not_found" => {
             "it was already answered or its turn has ended; run `sapwood feed SESSION` to see what happened"
         }

@@ -9,6 +9,7 @@
 //! Stdout contains only data. Errors, notes and progress go to stderr, even with `--json`.
 
 mod agents;
+mod answer_links;
 mod app;
 mod app_paths;
 mod args;

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::approval::ApprovalWait;
 use crate::content::Json;
 use crate::entry::LimitsChanged;
 use crate::memory::prompt::SECTION_TOKENS_DEFAULT;
@@ -72,6 +73,9 @@ pub struct Agent {
     /// Which calls may run without a person's approval.
     #[serde(default)]
     pub approvals: ApprovalMode,
+    /// How long questions wait for a person. Without it, they wait until they are answered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub approval_wait: Option<ApprovalWait>,
     /// The spending limit of a session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub budget: Option<Budget>,
@@ -394,6 +398,7 @@ impl Agent {
             allowed_commands: Vec::new(),
             allowed_hosts: Vec::new(),
             approvals: ApprovalMode::default(),
+            approval_wait: None,
             budget: None,
             limits: Limits::default(),
             confidence: None,
@@ -440,6 +445,9 @@ impl Agent {
                 "fallback_chain",
                 "has a max_attempts that is not between 1 and 10",
             );
+        }
+        if let Some((field, why)) = self.approval_wait.as_ref().and_then(ApprovalWait::mistake) {
+            check(false, field, why);
         }
         let budget = self.budget.map_or(0.0, |budget| budget.cap_usd);
         check(budget.is_finite() && budget >= 0.0, "budget.cap_usd", "is negative or not a finite number");

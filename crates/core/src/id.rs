@@ -202,6 +202,16 @@ uuid_type!(
     "memory id"
 );
 
+impl TurnId {
+    /// A lower bound of the ids of the turn's entries: they are not older than the turn's id. Ids of imported turns can
+    /// have any form, and a clock that was set back between the two breaks the order.
+    pub fn entries_from(&self) -> EntryId {
+        let mut bytes = [0; 16];
+        bytes[..6].copy_from_slice(&self.as_bytes()[..6]);
+        EntryId::from_bytes(bytes)
+    }
+}
+
 impl EntryId {
     /// The next id of a log whose newest id is `last`. The new id is always greater, even if the clock was set back
     /// (I13).

@@ -15,6 +15,7 @@
 //! The invariants I1–I13 that comments and assertions cite are listed in `docs/spec/log-format.md`.
 
 pub mod agent;
+pub mod approval;
 pub mod authority;
 pub mod compact;
 pub mod content;

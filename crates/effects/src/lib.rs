@@ -1,6 +1,7 @@
 //! Models, tools, hooks, skills and triggers, with their outgoing requests, child processes and secrets. This crate
 //! knows nothing about the log: it accepts requests and grants, and returns reply events and tool outputs.
 
+pub mod answer_link;
 pub mod egress;
 pub mod hook;
 pub mod model;

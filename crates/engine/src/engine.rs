@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use sapwood_core::Agent;
 use sapwood_core::port::clock::Clock;
+use sapwood_core::port::links::AnswerLinks;
 use sapwood_core::port::skill::SkillCatalog;
 use sapwood_core::port::store::Store;
 use sapwood_core::port::tokens::Tokenizers;
@@ -57,6 +58,8 @@ pub struct EngineConfig {
     pub session_defaults: SessionDefaults,
     /// Which file-backed models may be called.
     pub file_models: FileModels,
+    /// Signs answer links. Without it, links cannot be created.
+    pub links: Option<Arc<dyn AnswerLinks>>,
     /// Finds the exported trace id of a turn. Without it, each turn generates a trace id.
     pub trace_ids: Option<TraceIds>,
 }
@@ -71,6 +74,7 @@ impl Default for EngineConfig {
             thresholds: Thresholds::default(),
             session_defaults: SessionDefaults { agent: Some(Agent::default_with(None)), cwd: None },
             file_models: FileModels::default(),
+            links: None,
             trace_ids: None,
         }
     }

@@ -67,9 +67,21 @@ pub enum EngineError {
     /// The session has spent its budget.
     #[error("session {session} has used up its budget of ${cap_usd}")]
     OverBudget { session: SessionId, cap_usd: f64 },
+    /// The session has as much queued input as it may have.
+    #[error("cannot queue the input: {limit} inputs already wait in session {session}")]
+    QueueFull { session: SessionId, limit: usize },
     /// No such approval is pending.
     #[error("no pending approval `{approval}`")]
     NoApproval { approval: String },
+    /// The approval was not answered before its deadline.
+    #[error("approval `{approval}` has expired and was denied")]
+    ApprovalExpired { approval: String },
+    /// An answer link was changed, has expired, or was used.
+    #[error("the answer link is not valid: it was changed, has expired, or its question was answered")]
+    InvalidLink,
+    /// Answer links are not configured.
+    #[error("cannot create an answer link: links are not configured")]
+    NoLinks,
     /// Another process has taken over the session.
     #[error("session {session} was taken over by another process")]
     LeaseLost { session: SessionId },
@@ -169,7 +181,11 @@ impl EngineError {
             EngineError::TurnEnded { .. } => "turn.ended",
             EngineError::TurnLimit { .. } => "turn_limit",
             EngineError::OverBudget { .. } => "budget_exceeded",
+            EngineError::QueueFull { .. } => "turn.queue_full",
             EngineError::NoApproval { .. } => "approval.not_found",
+            EngineError::ApprovalExpired { .. } => "approval.expired",
+            EngineError::InvalidLink => "approval.link_not_found",
+            EngineError::NoLinks => "approval.no_links",
             EngineError::LeaseLost { .. } => "session.stale_fence",
             EngineError::TurnLost { .. } => "turn.lost",
             EngineError::Agent(error) => error.code(),

@@ -8,6 +8,7 @@
 //! | [`Engine::sessions`] | [`sessions`] | start, fork, share, close, archive and erase sessions |
 //! | [`Engine::turns`] | [`turn`] | send input, run and resume turns |
 //! | [`Engine::turn_control`] | [`turn`] | cancel, steer, answer and show turns from any process |
+//! | [`Engine::approvals`] | [`turn`] | list questions of all sessions, escalate and expire them, answer links |
 //! | [`Engine::edits`] | [`edits`] | inject messages, branch, label, trim, name artifacts |
 //! | [`Engine::views`] | [`views`], [`export`] | context, tree, feed, ledger, usage, exports |
 //! | [`Engine::directory`] | [`directory`] | find, list and search sessions; the audit log |

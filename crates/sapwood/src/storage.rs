@@ -53,7 +53,7 @@ pub use sapwood_core::port::store::{
     Expect, Finding, Fork, Hit, Lease, Leases, ListFilter, ListOrder, Log, NewSession, Page, PathSlice,
     Repair, Result, Search, SearchQuery, Sessions, Store, StoreError, Until, Upkeep,
 };
-pub use sapwood_core::project::summary::{Lineage, Origin, Summary};
+pub use sapwood_core::project::summary::{Lineage, Origin, QueuedInput, Summary, TurnPositions};
 pub use sapwood_core::scope::{Principal, Scope};
 pub use sapwood_core::settings::Settings;
 pub use sapwood_core::tree::{Head, PlaceError};
@@ -94,6 +94,7 @@ macro_rules! delegate_store {
             fn children(scope: &Scope, session: &SessionId) -> Vec<SessionId>;
             fn erase(scope: &Scope, session: &SessionId, now: TimestampMs) -> ();
             fn heads(scope: &Scope, sessions: &[SessionId]) -> Vec<Option<Seq>>;
+            fn restore_positions(scope: &Scope, session: &SessionId, positions: &TurnPositions) -> ();
             fn change_mark() -> Option<u64>;
         }
             async fn changed(&self, mark: u64) {
@@ -110,6 +111,7 @@ macro_rules! delegate_store {
             fn nth_message(scope: &Scope, session: &SessionId, leaf: Seq, count: u32) -> Option<Seq>;
             fn read_entry(scope: &Scope, session: &SessionId, seq: Seq) -> Record;
             fn find_entries(scope: &Scope, session: &SessionId, id_prefix: &str) -> Vec<Record>;
+            fn first_at_or_after(scope: &Scope, session: &SessionId, id: EntryId) -> Seq;
         }
             fn keeps_order(&self) -> bool {
                 self.$inner.keeps_order()

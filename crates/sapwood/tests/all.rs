@@ -3,6 +3,7 @@
 
 #[cfg(test)]
 mod all {
+    mod approvals;
     mod audit;
     mod compact;
     mod docs;
@@ -20,4 +21,5 @@ mod all {
     mod simulate;
     mod skills;
     mod turn;
+    mod turn_log;
 }

@@ -109,7 +109,7 @@ pub fn status_of(code: &str) -> StatusCode {
         | "hook.refused"
         | "model.not_allowed"
         | "trigger.target_denied" => StatusCode::FORBIDDEN,
-        "route.not_found" => StatusCode::NOT_FOUND,
+        "route.not_found" | "approval.link_not_found" => StatusCode::NOT_FOUND,
         "route.method" => StatusCode::METHOD_NOT_ALLOWED,
         "request.timeout" => StatusCode::REQUEST_TIMEOUT,
         "rate.limited" | "share.exceeded" => StatusCode::TOO_MANY_REQUESTS,
@@ -128,6 +128,8 @@ pub fn status_of(code: &str) -> StatusCode {
         | "turn.interrupted"
         | "turn.none"
         | "turn.ended"
+        | "turn.queue_full"
+        | "approval.expired"
         | "turn_limit"
         | "trigger.taken"
         | "trigger.imported"
@@ -146,8 +148,8 @@ pub fn status_of(code: &str) -> StatusCode {
         | "tool.unknown"
         | "tool.invalid" => StatusCode::BAD_REQUEST,
         "store.busy" | "store.unreachable" | "store.untrusted" | "store.locked" | "store.read_only"
-        | "model.none" | "compact.no_model" | "tool.no_directory" | "server.stopping" | "server.busy"
-        | "server.full" => StatusCode::SERVICE_UNAVAILABLE,
+        | "model.none" | "approval.no_links" | "compact.no_model" | "tool.no_directory"
+        | "server.stopping" | "server.busy" | "server.full" => StatusCode::SERVICE_UNAVAILABLE,
         "store.disk_full" => StatusCode::INSUFFICIENT_STORAGE,
         "compact.failed" | "tool.server" => StatusCode::BAD_GATEWAY,
         other if other.ends_with(".not_found") => StatusCode::NOT_FOUND,

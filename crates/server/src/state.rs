@@ -49,6 +49,28 @@ pub struct ServedTrigger {
     pub secret: Option<Secret>,
 }
 
+/// Which principal's access to which session has a recent audit line.
+#[derive(Default)]
+struct AuditedCache(Mutex<HashMap<AccessKey, Instant>>);
+
+type AccessKey = (TenantId, Principal, SessionId);
+
+impl AuditedCache {
+    fn contains(&self, key: &AccessKey) -> bool {
+        let audited = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        audited.get(key).is_some_and(|at| at.elapsed() < READ_AUDIT_TTL)
+    }
+
+    /// Returns whether there was no recent line.
+    fn insert(&self, key: AccessKey) -> bool {
+        let mut audited = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if audited.len() >= AUDITED_READS_MAX {
+            audited.clear();
+        }
+        audited.insert(key, Instant::now()).is_none_or(|at| at.elapsed() >= READ_AUDIT_TTL)
+    }
+}
+
 #[derive(Clone)]
 pub struct State(Arc<Inner>);
 
@@ -69,7 +91,9 @@ pub struct Inner {
     /// Number of turns and flow runs that run in this process.
     running: watch::Sender<usize>,
     stopping: watch::Sender<bool>,
-    audited_reads: Mutex<HashMap<(TenantId, Principal, SessionId), Instant>>,
+    /// Reads of other users' sessions, and openings of existing sessions, that were audited recently.
+    reads: AuditedCache,
+    opened: AuditedCache,
     triggers: OnceLock<Vec<ServedTrigger>>,
 }
 
@@ -98,7 +122,8 @@ impl State {
             agents: served.map(|agent| (agent.id.clone(), agent)).collect(),
             running: watch::Sender::new(0),
             stopping: watch::Sender::new(false),
-            audited_reads: Mutex::default(),
+            reads: AuditedCache::default(),
+            opened: AuditedCache::default(),
             triggers: OnceLock::new(),
             settings,
         }))
@@ -209,19 +234,29 @@ impl Inner {
     /// Writes an audit line if the caller does not own the session. One line covers all reads within `READ_AUDIT_TTL`.
     pub async fn audit_read(&self, caller: &Caller, session: &SessionId) -> Result<()> {
         let key = (caller.scope.tenant.clone(), caller.scope.principal.clone(), session.clone());
-        if self.was_audited(&key) {
+        if self.reads.contains(&key) {
             return Ok(());
         }
         if self.engine.directory().summary(&caller.scope, session).await?.owner != caller.scope.principal {
             let note = AuditNote { action: AuditAction::Read, session: Some(session.clone()), detail: None };
             self.engine.directory().write_audit(&caller.scope, note).await?;
         }
-        let mut audited_reads = self.audited_reads.lock().unwrap_or_else(PoisonError::into_inner);
-        if audited_reads.len() >= AUDITED_READS_MAX {
-            audited_reads.clear();
-        }
-        audited_reads.insert(key, Instant::now());
+        self.reads.insert(key);
         Ok(())
+    }
+
+    /// Writes an audit line for opening an existing session to follow or continue it. One line covers all openings
+    /// within `READ_AUDIT_TTL`. If the store is read-only or full, the session is opened without the line: reads by
+    /// other users are audited separately.
+    pub async fn audit_open(&self, caller: &Caller, session: &SessionId) -> Result<()> {
+        let key = (caller.scope.tenant.clone(), caller.scope.principal.clone(), session.clone());
+        if !self.opened.insert(key) {
+            return Ok(());
+        }
+        match self.engine.sessions().note_open(&caller.scope, session).await {
+            Err(error) if matches!(error.code(), "store.read_only" | "store.disk_full") => Ok(()),
+            noted => Ok(noted?),
+        }
     }
 
     /// Audits the sessions of a listed page. Writes the lines concurrently, so that they share one commit.
@@ -235,11 +270,6 @@ impl Inner {
             }
         }
         Ok(())
-    }
-
-    fn was_audited(&self, key: &(TenantId, Principal, SessionId)) -> bool {
-        let audited_reads = self.audited_reads.lock().unwrap_or_else(PoisonError::into_inner);
-        audited_reads.get(key).is_some_and(|at| at.elapsed() < READ_AUDIT_TTL)
     }
 
     /// Resumes a session's turn in the background, after an approval, a cancellation or queued input.

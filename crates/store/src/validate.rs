@@ -69,7 +69,8 @@ pub fn settle_summary(summary: &mut Summary, source: Source) {
     summary.authority = Some(match source {
         Source::Own => Authority::default(),
         Source::Imported => {
-            summary.open_turn = None;
+            (summary.open_turn, summary.open_turn_seq) = (None, None);
+            summary.queued = Some(Vec::new());
             Authority::imported_up_to(summary.head.seq)
         }
     });

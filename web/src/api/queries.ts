@@ -182,6 +182,17 @@ export function useContextAt(session: string, at: string | null, enabled = true)
   });
 }
 
+/** What waits for a person, over all sessions. */
+export function useApprovals() {
+  return useInfiniteQuery({
+    queryKey: ["approvals"],
+    queryFn: ({ pageParam, signal }) => get("/v1/approvals", {}, { cursor: pageParam, limit: 100 }, signal),
+    initialPageParam: undefined as string | undefined,
+    getNextPageParam: (page) => page.next ?? undefined,
+    refetchInterval: POLL_MS,
+  });
+}
+
 export function useAudit(session: string | null) {
   return useInfiniteQuery({
     queryKey: session ? ["session", session, "audit"] : ["audit"],

@@ -49,6 +49,7 @@ const PLACES = [
   "s/demo/files",
   "s/demo/members",
   "s/demo/audit",
+  "approvals",
   "flows",
   "memory",
   "audit",

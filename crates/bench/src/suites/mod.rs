@@ -3,6 +3,7 @@
 pub mod append;
 pub mod compaction;
 pub mod context;
+pub mod control;
 pub mod disk;
 pub mod fork;
 pub mod full;

@@ -2,7 +2,7 @@
 //! frozen agent.
 
 use sapwood::core::agent::Agent;
-use sapwood::core::entry::{Body, ModelChanged, SessionContext};
+use sapwood::core::entry::{Body, ModelChanged, SessionContext, SessionState};
 use sapwood::core::port::store::ListFilter;
 use sapwood::engine::edits::InjectOptions;
 use sapwood::engine::sessions::StartOptions;
@@ -12,16 +12,30 @@ use crate::app::App;
 use crate::cmd::new::directory;
 use crate::failure::{Failure, Result};
 
-/// The most recently updated session of this directory.
+/// Sessions read at a time to find the latest one.
+const PAGE_SESSIONS: usize = 20;
+
+/// The most recently updated session of this user in this directory. Archived sessions are skipped, because they accept
+/// no messages.
 pub async fn latest_here(app: &App) -> Result<SessionId> {
-    let cwd = Some(directory(None)?);
-    let filter = ListFilter { cwd, limit: 1, ..ListFilter::default() };
-    let latest = app.engine.directory().first_listed(&app.scope, filter).await?.into_iter().next();
-    latest.map(|summary| summary.id).ok_or_else(|| {
+    let (cwd, owner) = (Some(directory(None)?), Some(app.scope.principal.clone()));
+    let filter = ListFilter { cwd, owner, limit: PAGE_SESSIONS, ..ListFilter::default() };
+    latest_unarchived(app, filter).await?.ok_or_else(|| {
         Failure::new("session.not_found", "this directory has no session to resume").with_hint(
             "run `sapwood chat` to start one, or `sapwood ls` to list the sessions of other directories",
         )
     })
+}
+
+async fn latest_unarchived(app: &App, mut filter: ListFilter) -> Result<Option<SessionId>> {
+    loop {
+        let page = app.engine.directory().list(&app.scope, &filter).await?;
+        let open = page.items.into_iter().find(|summary| summary.state != SessionState::Archived);
+        if open.is_some() || page.next.is_none() {
+            return Ok(open.map(|summary| summary.id));
+        }
+        filter.cursor = page.next;
+    }
 }
 
 /// Options for a session that does not exist yet.

@@ -235,7 +235,7 @@ impl BatchWriter {
         let options = InjectOptions {
             expected_head: self.expected_head,
             idempotency_key: key,
-            ..InjectOptions::default()
+            audited: Some("inject"),
         };
         let appended = app.engine.edits().inject(&app.scope, &self.session, bodies, options).await;
         let appended = appended.map_err(|error| match first {

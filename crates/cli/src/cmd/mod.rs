@@ -4,6 +4,7 @@
 pub mod about;
 pub mod agent;
 pub mod apikey;
+pub mod approvals;
 pub mod approve;
 pub mod archives;
 pub mod audit;

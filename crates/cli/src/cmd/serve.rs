@@ -8,7 +8,7 @@ use clap::Args;
 use sapwood::core::TimestampMs;
 use sapwood::core::port::clock::Clock;
 use sapwood::engine::memory::IdleWindow;
-use sapwood::engine::turn::TakeoverTask;
+use sapwood::engine::turn::{ApprovalTask, TakeoverTask};
 use sapwood::engine::{FileModels, SessionDefaults};
 use sapwood::{Engine, SystemClock};
 use sapwood_server::auth::Authenticator;
@@ -17,6 +17,7 @@ use sapwood_server::{Listening, Rate, Settings, State};
 use serde_json::json;
 
 use crate::agents;
+use crate::answer_links;
 use crate::app::App;
 use crate::config::{OidcSettings, ServerSettings};
 use crate::failure::{Failure, Result};
@@ -50,6 +51,8 @@ pub async fn run(app: &mut App, args: ServeArgs) -> Result<()> {
     let has_tokens = oidc.is_some();
     let local = args.addr.ip().is_loopback().then(|| app.scope.clone());
     let authenticator = Authenticator::new(app.engine.store().clone(), local, oidc);
+    let links = answer_links::open(app, &format!("http://{}", args.addr))?;
+    app.engine = app.engine.clone().configured(|config| config.links = Some(links));
     let settings = fit_files(settings_of(&config, args.grace)?, files_max);
     let state = State::new(app.engine.clone(), authenticator, settings, agents);
     let triggers = triggers::read(app)?;
@@ -63,6 +66,8 @@ pub async fn run(app: &mut App, args: ServeArgs) -> Result<()> {
     announce(app, &state, listening.addr).await?;
     // Resume the turns of processes that died.
     let _keeper = TakeoverTask::start(&app.engine)?;
+    // Escalate and expire the questions that were not answered in time.
+    let _deadlines = ApprovalTask::start(&app.engine);
     let mut tasks = triggers::start(&app.engine, triggers);
     tasks.push(tokio::spawn(learn_from_idle(app.engine.clone(), idle_ms(app))));
     listening.run(interrupted()).await;

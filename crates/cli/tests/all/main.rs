@@ -7,6 +7,7 @@ mod terminal;
 
 mod addresses;
 mod agents;
+mod approvals;
 #[cfg(unix)]
 mod bench;
 mod canary;

@@ -30,8 +30,8 @@ pub use session_entries::{
 pub use setting::{ContextChanged, ModelChanged, SkillsChanged, ThinkingChanged};
 pub use summary::{BranchSummary, Compaction, Details, Shortened, Strategy, Trigger, WrittenBy};
 pub use turn::{
-    Action, ActionKind, ApprovalAnswer, ApprovalAnswered, ApprovalAsked, CancelAsked, InputQueued,
-    InputTaken, Outcome, Queue, Round, RoundResult, RoundStatus, TurnEnded, TurnStarted,
+    Action, ActionKind, ApprovalAnswer, ApprovalAnswered, ApprovalAsked, ApprovalDeadlines, CancelAsked,
+    InputQueued, InputTaken, Outcome, Queue, Round, RoundResult, RoundStatus, TurnEnded, TurnStarted,
 };
 pub use upcast::{LOG_VERSION, LOG_VERSION_MIN};
 

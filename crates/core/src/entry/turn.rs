@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::message::Usage;
 use crate::content::{Json, Part, present};
-use crate::id::{EntryId, TurnId};
+use crate::id::{EntryId, TimestampMs, TurnId};
 
 /// The start of a turn.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -164,6 +164,24 @@ pub struct ApprovalAsked {
     /// Further data about the question.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub details: Option<Json>,
+    /// When the question is escalated and when it expires. Absent if it waits without a limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadlines: Option<ApprovalDeadlines>,
+}
+
+/// When a question is escalated and when it expires.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ApprovalDeadlines {
+    /// When the hook `on_approval` is called again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub escalates_at: Option<TimestampMs>,
+    /// Whom the escalation is addressed to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub escalate_to: Option<String>,
+    /// When the system answers `denied`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<TimestampMs>,
 }
 
 impl ApprovalAsked {

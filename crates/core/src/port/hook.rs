@@ -63,6 +63,7 @@ names! {
     BeforeExport    "before_export"    "A session is about to be exported.";
     OnError         "on_error"         "A turn failed, or could not continue.";
     OnLowConfidence "on_low_confidence" "An answer was rated below its agent's threshold.";
+    OnApproval      "on_approval"      "A question waits for a person, or was escalated.";
     OnPressure      "on_pressure"      "The context has reached a higher level of token pressure.";
     OnArchive       "on_archive"       "A session was archived.";
     OnMemory        "on_memory"        "A memory was learned from a session, strengthened or superseded.";
@@ -335,6 +336,11 @@ impl HookName {
             HookName::BeforeExport => json!({"format": "markdown"}),
             HookName::OnError => json!({"code": "model.unreachable", "message": "no answer"}),
             HookName::OnLowConfidence => json!({"confidence": 0.2}),
+            HookName::OnApproval => json!({
+                "approval": "example~1a2b3c4d.1", "kind": "tool", "question": "Run write_file?",
+                "tool": "write_file", "input": {"path": "a.txt", "content": "x"}, "escalated": false,
+                "target": null, "expires_at": null, "link": null,
+            }),
             HookName::OnPressure => {
                 json!({"level": "orange", "used_tokens": 90_000, "window_tokens": 100_000})
             }
@@ -417,7 +423,7 @@ mod tests {
 
     #[test]
     fn names_round_trip() {
-        assert_eq!(HookName::ALL.len(), 21);
+        assert_eq!(HookName::ALL.len(), 22);
         for name in HookName::ALL {
             assert_eq!(HookName::from_name(name.as_str()), Some(*name));
             assert_eq!(serde_json::to_value(name).unwrap(), json!(name.as_str()));

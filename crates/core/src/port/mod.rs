@@ -6,6 +6,7 @@ pub mod clock;
 pub mod embedder;
 pub mod hook;
 pub mod keys;
+pub mod links;
 pub mod memory;
 pub mod model;
 pub mod new_session;

@@ -17,7 +17,7 @@ use crate::port::memory::Memories;
 pub use crate::port::new_session::NewSession;
 pub use crate::port::page::{PAGE_BYTES, PAGE_ROWS_MAX, Page, bytes_of_page, is_full_page};
 pub use crate::port::store_error::{Result, StoreError};
-use crate::project::summary::Summary;
+use crate::project::summary::{Summary, TurnPositions};
 use crate::scope::{Principal, Scope};
 use crate::session_config::{ConfigEntries, SessionConfig};
 use crate::settings::Settings;
@@ -188,6 +188,8 @@ pub struct ListFilter {
     pub title: Option<String>,
     /// The order of the sessions.
     pub order: ListOrder,
+    /// Only sessions with an open turn: it runs, waits for a person, or was interrupted.
+    pub has_open_turn: bool,
     /// Only sessions whose id has this prefix.
     pub id_prefix: Option<String>,
     /// Maximum number of sessions in the page.
@@ -293,6 +295,16 @@ pub trait Sessions: Send + Sync {
         }
         Ok(heads)
     }
+    /// Store positions that the summary lacks because an earlier version wrote it. Does nothing if the log has changed
+    /// since they were computed. Stores whose summaries always have them need no implementation.
+    async fn restore_positions(
+        &self,
+        _scope: &Scope,
+        _session: &SessionId,
+        _positions: &TurnPositions,
+    ) -> Result<()> {
+        Ok(())
+    }
     /// A number that changes after any write by any process. `None` if the store cannot determine it cheaply.
     async fn change_mark(&self) -> Result<Option<u64>> {
         Ok(None)
@@ -351,6 +363,23 @@ pub trait Log: Send + Sync {
     async fn read_entry(&self, scope: &Scope, session: &SessionId, seq: Seq) -> Result<Record>;
     /// Find at most two entries whose id has the prefix: enough to decide whether the prefix is unique.
     async fn find_entries(&self, scope: &Scope, session: &SessionId, id_prefix: &str) -> Result<Vec<Record>>;
+    /// The first entry whose id is `id` or greater, by binary search: ids grow with seq (I13). The seq after the last
+    /// entry if there is none.
+    async fn first_at_or_after(&self, scope: &Scope, session: &SessionId, id: EntryId) -> Result<Seq> {
+        let (mut low, mut high) = (1_u32, u32::MAX);
+        while low < high {
+            // Near the start, probe at doubling distances, so that a short log needs few reads.
+            let middle = if high == u32::MAX { low.saturating_mul(2) } else { low + (high - low) / 2 };
+            let middle = middle.min(high - 1);
+            let is_before = match self.read_entry(scope, session, Seq(middle)).await {
+                Ok(record) => record.meta.id < id,
+                Err(StoreError::NoEntry { .. }) => false,
+                Err(error) => return Err(error),
+            };
+            (low, high) = if is_before { (middle + 1, high) } else { (low, middle) };
+        }
+        Ok(Seq(low))
+    }
 }
 
 /// Write leases. Expiry uses the store's clock, never a caller's: local stores use the time since boot, PostgreSQL

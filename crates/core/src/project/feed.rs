@@ -8,6 +8,7 @@ pub use super::feed_item::{
     FeedType,
 };
 
+use crate::approval::Escalation;
 use crate::content::{Part, ToolCall};
 use crate::entry::{ApprovalAnswer, AssistantMessage, Body, Entry, Outcome, Stop, SystemNote, ToolResult};
 use crate::flow::visit::{ENTRY_REASON, REPAIR_REASON};
@@ -155,6 +156,7 @@ impl Feed {
                 self.push_message(entry, Event, &message.custom_type, &message.parts);
             }
             Body::PressureChanged(_)
+            | Body::CustomInfo(_)
             | Body::FlowEvent(_)
             | Body::FlowAssigned(_)
             | Body::HookRan(_)
@@ -166,7 +168,6 @@ impl Feed {
             Body::ContextSet(set) => self.push(entry, Event, "context changed", set.context.to_string()),
             Body::LimitsChanged(changed) => self.push(entry, Event, "limits changed", changed.to_string()),
             Body::CustomMessage(_)
-            | Body::CustomInfo(_)
             | Body::Round(_)
             | Body::TurnTerms(_)
             | Body::UsageReported(_)
@@ -292,6 +293,9 @@ impl Feed {
             let is_bad = matches!(note.result, HookResult::Refused | HookResult::Failed);
             let kind = if is_bad { FeedType::Error } else { FeedType::Event };
             self.push(entry, kind, "hook", note.to_string());
+        } else if let Some(escalation) = Escalation::of_body(body) {
+            let to = escalation.to.map(|to| format!(" to {to}")).unwrap_or_default();
+            self.push(entry, FeedType::Event, "escalated", format!("{}{to}", escalation.approval));
         } else if let Some(note) = TriggerNote::of_body(body) {
             self.push(entry, FeedType::Event, "trigger", note.to_string());
         }

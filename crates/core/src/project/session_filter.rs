@@ -26,6 +26,7 @@ impl<'a> SessionFilter<'a> {
             && filter.owner.as_ref().is_none_or(|owner| summary.owner == *owner)
             && filter.since.is_none_or(|since| summary.updated_at >= since)
             && filter.until.is_none_or(|until| summary.updated_at < until)
+            && (!filter.has_open_turn || summary.open_turn.is_some())
             && filter.id_prefix.as_ref().is_none_or(|prefix| summary.id.as_str().starts_with(prefix.as_str()))
             && self.title.matches(summary)
     }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::usage::Spend;
 use crate::authority::{Authority, Source};
 use crate::entry::{Body, Entry, LOG_VERSION, SessionState};
-use crate::id::{EntryId, SessionId, TimestampMs, TurnId};
+use crate::id::{EntryId, Seq, SessionId, TimestampMs, TurnId};
 use crate::port::new_session::NewSession;
 pub use crate::port::new_session::{Lineage, Origin};
 use crate::scope::{Members, Principal};
@@ -15,6 +15,26 @@ use crate::tree::{Head, Links, Placed, Tip};
 
 /// Maximum length of a preview, in characters.
 const PREVIEW_CHARS_MAX: usize = 80;
+
+/// Queued input that waits for a turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QueuedInput {
+    /// The position of its `input_queued` entry.
+    pub seq: Seq,
+    /// The id of that entry.
+    pub id: EntryId,
+}
+
+/// The positions of the open turn and of queued input, computed from the log up to `head`.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct TurnPositions {
+    /// The last seq of the log from which the positions were computed.
+    pub head: Seq,
+    /// The seq of the open turn's first entry.
+    pub open_turn: Option<Seq>,
+    /// The queued input that waits, oldest first.
+    pub queued: Vec<QueuedInput>,
+}
 
 /// The state of a session, as one row.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -63,6 +83,13 @@ pub struct Summary {
     /// The turn that has not ended: it runs, waits for a person, or was interrupted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub open_turn: Option<TurnId>,
+    /// The seq of the open turn's first entry. `None` without an open turn, or if an earlier version wrote the summary:
+    /// see [`Summary::lacks_positions`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub open_turn_seq: Option<Seq>,
+    /// Queued input that no turn has consumed yet, oldest first. `None` if an earlier version wrote the summary.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queued: Option<Vec<QueuedInput>>,
     /// The entries with the session's configuration.
     #[serde(default, skip_serializing_if = "ConfigEntries::is_empty")]
     pub config: ConfigEntries,
@@ -109,6 +136,8 @@ impl Summary {
             spend: Spend::default(),
             turns: 0,
             open_turn: None,
+            open_turn_seq: None,
+            queued: Some(Vec::new()),
             config: ConfigEntries::default(),
             members: Members::new(),
             parent: new.parent.clone(),
@@ -132,8 +161,7 @@ impl Summary {
         summary.authority = shared.as_ref().map_or(creation, |point| point.authority.clone());
         if let Some(point) = shared {
             summary.inherited = point.links.depth;
-            summary.head =
-                Head { seq: crate::Seq(point.links.depth), leaf: Some(crate::Seq(point.links.depth)) };
+            summary.head = Head { seq: Seq(point.links.depth), leaf: Some(Seq(point.links.depth)) };
             summary.last_id = Some(point.id);
             summary.messages = point.links.messages;
             summary.model = point.model;
@@ -157,6 +185,8 @@ impl Summary {
             spend: Spend::default(),
             turns: 0,
             open_turn: None,
+            open_turn_seq: None,
+            queued: Some(Vec::new()),
             config: ConfigEntries::default(),
             members: Members::new(),
             ..self.clone()
@@ -189,11 +219,15 @@ impl Summary {
             Body::TurnStarted(_) if self.is_own(meta.seq) => {
                 self.turns += 1;
                 self.open_turn = meta.turn;
+                self.open_turn_seq = meta.turn.map(|_| meta.seq);
             }
             Body::Configured(_) | Body::ContextSet(_) | Body::LimitsChanged(_) if self.is_own(meta.seq) => {
                 self.apply_config(entry);
             }
-            Body::TurnEnded(_) if self.open_turn == meta.turn => self.open_turn = None,
+            Body::TurnEnded(_) if self.open_turn == meta.turn => {
+                (self.open_turn, self.open_turn_seq) = (None, None);
+            }
+            Body::InputQueued(_) | Body::InputTaken(_) if self.is_own(meta.seq) => self.apply_queue(entry),
             Body::MemberChanged(changed) if !changed.elsewhere => {
                 match changed.role {
                     Some(role) => self.members.insert(changed.member.clone(), role),
@@ -224,7 +258,43 @@ impl Summary {
         }
     }
 
-    fn is_own(&self, seq: crate::Seq) -> bool {
+    /// Keep track of which input waits. Imported input is history: no turn consumes it.
+    fn apply_queue(&mut self, entry: &Entry) {
+        let Some(queued) = &mut self.queued else { return };
+        match &entry.body {
+            Body::InputQueued(_) => queued.push(QueuedInput { seq: entry.meta.seq, id: entry.meta.id }),
+            Body::InputTaken(taken) => queued.retain(|input| input.id != taken.input),
+            _ => {}
+        }
+    }
+
+    /// Whether an earlier version wrote the summary, so that it has no positions of the open turn and of queued input.
+    pub fn lacks_positions(&self) -> bool {
+        self.queued.is_none() || self.open_turn.is_some() != self.open_turn_seq.is_some()
+    }
+
+    /// Whether this summary equals the fold of its log. Positions that an earlier version did not write are not compared.
+    #[doc(hidden)]
+    pub fn matches_fold(&self, folded: &Summary) -> bool {
+        if !self.lacks_positions() {
+            return self == folded;
+        }
+        let (open_turn_seq, queued) = (folded.open_turn_seq, folded.queued.clone());
+        Self { open_turn_seq, queued, ..self.clone() } == *folded
+    }
+
+    /// Set the positions that the summary lacks. Ignored if they belong to another state of the log.
+    #[doc(hidden)]
+    pub fn set_positions(&mut self, positions: &TurnPositions) -> bool {
+        if !self.lacks_positions() || self.head.seq != positions.head {
+            return false;
+        }
+        self.open_turn_seq = self.open_turn.and(positions.open_turn);
+        self.queued = Some(positions.queued.clone());
+        true
+    }
+
+    fn is_own(&self, seq: Seq) -> bool {
         self.authority.as_ref().is_none_or(|authority| authority.is_own(seq))
     }
 

@@ -334,7 +334,7 @@ impl Machine {
         let details = serde_json::json!({ "kind": kind, "tool": call.map(|call| &call.name) });
         let details = Some(Json::from_value(&details));
         let call_id = call.map(|call| call.call_id.clone());
-        self.add(step, ApprovalAsked { approval, question, call_id, details });
+        self.add(step, ApprovalAsked { approval, question, call_id, details, deadlines: None });
     }
 
     /// Start the calls that may start. Read-only calls run in parallel; all others run alone and in order.

@@ -5,7 +5,7 @@ use proptest::option::of;
 use proptest::prelude::{BoxedStrategy, Just, Strategy, any, prop_oneof};
 use sapwood_core::content::{BlobRef, Json, Part, Reasoning};
 use sapwood_core::entry::*;
-use sapwood_core::{BlobHash, Body, EntryId, Principal, Role, SessionId, TurnId};
+use sapwood_core::{BlobHash, Body, EntryId, Principal, Role, SessionId, TimestampMs, TurnId};
 
 /// A random body of this kind. The match has no wildcard, so that a new kind must be added.
 pub fn body_of(kind: Kind) -> BoxedStrategy<Body> {
@@ -313,9 +313,13 @@ fn configured() -> impl Strategy<Value = Body> {
 }
 
 fn approval_asked() -> impl Strategy<Value = Body> {
-    let fields = (text(), text(), of(text()), of(json()));
-    fields.prop_map(|(approval, question, call_id, details)| {
-        ApprovalAsked { approval, question, call_id, details }.into()
+    let at = || of(any::<i64>().prop_map(TimestampMs));
+    let deadlines = (at(), of(text()), at()).prop_map(|(escalates_at, escalate_to, expires_at)| {
+        ApprovalDeadlines { escalates_at, escalate_to, expires_at }
+    });
+    let fields = (text(), text(), of(text()), of(json()), of(deadlines));
+    fields.prop_map(|(approval, question, call_id, details, deadlines)| {
+        ApprovalAsked { approval, question, call_id, details, deadlines }.into()
     })
 }
 

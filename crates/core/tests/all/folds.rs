@@ -46,6 +46,7 @@ fn an_approval_and_queued_input_change_in_place() {
         question: "May I?".to_owned(),
         call_id: None,
         details: None,
+        deadlines: None,
     };
     let (answer, reason) = (ApprovalAnswer::Denied, Some("no".to_owned()));
     let queued = InputQueued { queue: Queue::Steer, parts: vec![Part::text("be brief")] };

@@ -1,16 +1,26 @@
 //! Reach a turn from any process: cancel, steer and answer it, and read its status. Each message is an entry, so it is
 //! durable and needs no lease.
 
+use sapwood_core::approval::{Due, Escalated, Escalation};
 use sapwood_core::content::ToolCall;
 use sapwood_core::entry::{
-    ApprovalAnswer, ApprovalAnswered, Body, CancelAsked, CustomInfo, InputQueued, Queue, TurnEnded,
+    ApprovalAnswer, ApprovalAnswered, ApprovalDeadlines, Body, CancelAsked, CustomInfo, InputQueued, Queue,
+    TurnEnded,
 };
-use sapwood_core::port::store::{Append, Appended, AuditNote, Expect, StoreError};
+use sapwood_core::port::store::{Append, Appended, AuditAction, AuditNote, Expect, StoreError};
+use sapwood_core::project::summary::Summary;
 use sapwood_core::turn::TurnState;
-use sapwood_core::{Draft, Entry, EntryId, Kind, Part, Scope, Seq, SessionId, TimestampMs, TurnId};
+use sapwood_core::{
+    Draft, Entry, EntryId, Kind, Part, Principal, Right, Scope, SessionId, TimestampMs, TurnId,
+};
 
-use crate::log::{TRIES_MAX, edit, edit_by_other};
+use super::turn_log::{Extent, TurnLog};
+use crate::directory::check_role;
+use crate::log::{TRIES_MAX, edit, edit_by_other, note};
 use crate::{EngineError, Result, service};
+
+/// Maximum number of inputs that wait for a turn in one session. Their positions are part of its summary.
+pub const QUEUED_INPUTS_MAX: usize = 256;
 
 /// A question that is waiting for an answer.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
@@ -26,6 +36,39 @@ pub struct PendingApproval {
     /// The call that needs approval, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub call: Option<ToolCall>,
+    /// When the question was asked.
+    pub asked_at: TimestampMs,
+    /// When the question is escalated and when it expires.
+    #[serde(flatten)]
+    pub deadlines: ApprovalDeadlines,
+    /// When the question was escalated.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub escalated_at: Option<TimestampMs>,
+}
+
+impl PendingApproval {
+    fn escalated(&self) -> Escalated {
+        if self.escalated_at.is_some() { Escalated::Yes } else { Escalated::No }
+    }
+
+    /// What the question's deadlines require now.
+    pub(super) fn due(&self, now: TimestampMs) -> Option<Due> {
+        self.deadlines.due(self.escalated(), now)
+    }
+
+    /// The next deadline of the question.
+    pub(super) fn next_deadline(&self) -> Option<TimestampMs> {
+        self.deadlines.next(self.escalated())
+    }
+}
+
+/// An answer to a question, and how it was given.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct GivenAnswer {
+    pub answer: ApprovalAnswer,
+    pub reason: Option<String>,
+    /// The detail of the audit line.
+    pub audited: String,
 }
 
 /// The state of a turn, derived from its entries.
@@ -52,17 +95,8 @@ impl TurnControl<'_> {
         scope: &Scope,
         session: &SessionId,
     ) -> Result<Vec<(EntryId, InputQueued)>> {
-        let kinds = [Kind::InputQueued, Kind::InputTaken];
-        let mut waiting: Vec<(EntryId, InputQueued)> = Vec::new();
-        self.engine
-            .configuration()
-            .each_own_of_kinds(scope, session, &kinds, Seq::ZERO, |entry| match entry.body {
-                Body::InputQueued(queued) => waiting.push((entry.meta.id, queued)),
-                Body::InputTaken(taken) => waiting.retain(|(id, _)| *id != taken.input),
-                _ => {}
-            })
-            .await?;
-        Ok(waiting)
+        let summary = self.engine.store.summary(scope, session).await?;
+        TurnLog::open(self.engine, scope, &summary).await?.queued().await
     }
 
     /// The state of a turn, or `None` if the session has no such turn.
@@ -100,35 +134,30 @@ impl TurnControl<'_> {
         queue: Queue,
         parts: Vec<Part>,
     ) -> Result<EntryId> {
-        let audit = edit_by_other(scope, &self.engine.store.summary(scope, session).await?, "turn");
+        let summary = self.engine.store.summary(scope, session).await?;
+        check_queue(&summary)?;
+        let audit = edit_by_other(scope, &summary, "turn");
         let appended =
             self.engine.log().append_one(scope, session, InputQueued { queue, parts }, audit).await?;
         appended.entries.first().map(|(_, id)| *id).ok_or(EngineError::TurnLost { session: session.clone() })
     }
 
-    /// All entries of a turn and the messages to it, in order; empty for an unknown turn. Imported entries that
-    /// claim to belong to a local turn are left out.
+    /// The entries of a turn and the messages to it, in order, up to its end; empty for an unknown turn. Imported
+    /// entries that claim to belong to a local turn are left out. The cost does not depend on the length of the log.
     pub async fn turn_entries(self, scope: &Scope, session: &SessionId, turn: TurnId) -> Result<Vec<Entry>> {
-        let mut after = Seq::ZERO;
-        self.engine
-            .log()
-            .each_of_kinds(scope, session, &[Kind::TurnStarted], |entry| {
-                if entry.meta.turn == Some(turn) {
-                    after = Seq(entry.meta.seq.0.saturating_sub(1));
-                }
-            })
-            .await?;
-        let mut entries = Vec::new();
-        self.engine
-            .log()
-            .each_entry(scope, session, after, |entry| {
-                if entry.meta.turn == Some(turn) {
-                    entries.push(entry);
-                }
-            })
-            .await?;
-        self.engine.configuration().retain_own(scope, session, &mut entries).await?;
-        Ok(entries)
+        let summary = self.engine.store.summary(scope, session).await?;
+        TurnLog::open(self.engine, scope, &summary).await?.entries(turn, Extent::UntilEnd).await
+    }
+
+    /// Like [`TurnControl::turn_entries`], with the notes that [`TurnControl::note_in_turn`] added after the turn's end.
+    pub async fn turn_entries_and_notes(
+        self,
+        scope: &Scope,
+        session: &SessionId,
+        turn: TurnId,
+    ) -> Result<Vec<Entry>> {
+        let summary = self.engine.store.summary(scope, session).await?;
+        TurnLog::open(self.engine, scope, &summary).await?.entries(turn, Extent::WithNotes).await
     }
 
     /// The parent of the turn's first user message.
@@ -207,6 +236,9 @@ impl TurnControl<'_> {
             if summary.open_turn != Some(turn) {
                 return Err(EngineError::TurnEnded { session: session.clone(), turn });
             }
+            if matches!(draft.body, Body::InputQueued(_)) {
+                check_queue(&summary)?;
+            }
             let append = Append {
                 expect: Expect::Head(summary.head.seq),
                 audit: edit_by_other(scope, &summary, what),
@@ -242,7 +274,8 @@ impl TurnControl<'_> {
         Ok(())
     }
 
-    /// Answer a pending approval. The first answer counts.
+    /// Answer a pending approval. The first answer counts: a later one fails with `approval.not_found`. After the
+    /// question's deadline the answer is refused, and the system answers `denied`.
     pub async fn answer(
         self,
         scope: &Scope,
@@ -250,43 +283,132 @@ impl TurnControl<'_> {
         answer: ApprovalAnswer,
         reason: Option<String>,
     ) -> Result<SessionId> {
+        self.answer_as(scope, approval, GivenAnswer { answer, reason, audited: "answer".to_owned() }).await
+    }
+
+    pub(super) async fn answer_as(
+        self,
+        scope: &Scope,
+        approval: &str,
+        given: GivenAnswer,
+    ) -> Result<SessionId> {
+        let mut result = Err(EngineError::NoApproval { approval: approval.to_owned() });
+        let (mut scope, mut given) = (scope.clone(), given);
+        for _ in 0..TRIES_MAX {
+            let (summary, pending) = self.find_pending(&scope, approval).await?;
+            if pending.due(self.engine.clock.now()) == Some(Due::Expire) && result.is_err() {
+                check_role(&scope, &summary, Right::Write)?;
+                (scope, given) = (Scope::operator(scope.tenant, Principal::System), expiry_of(&pending));
+                result = Err(EngineError::ApprovalExpired { approval: approval.to_owned() });
+            } else {
+                result = Ok(summary.id.clone());
+            }
+            match self.append_answer(&scope, &summary, approval, &given).await {
+                Err(EngineError::Store(StoreError::Conflict { .. })) => {}
+                answered => return answered.and(result),
+            }
+        }
+        result
+    }
+
+    /// The pending approval with this id. An approval of a session that the caller cannot see is not found.
+    pub(super) async fn find_pending(
+        self,
+        scope: &Scope,
+        approval: &str,
+    ) -> Result<(Summary, PendingApproval)> {
         let unknown = || EngineError::NoApproval { approval: approval.to_owned() };
         let session: SessionId =
             approval.rsplit_once('~').and_then(|(session, _)| session.parse().ok()).ok_or_else(unknown)?;
-        let waiting = match self.approvals(scope, &session).await {
-            Err(EngineError::Store(StoreError::NoSession { .. })) => return Err(unknown()),
-            waiting => waiting?,
+        let summary = match self.engine.store.summary(scope, &session).await {
+            Err(StoreError::NoSession { .. }) => return Err(unknown()),
+            summary => summary?,
         };
-        if !waiting.iter().any(|pending| pending.approval == approval) {
-            return Err(unknown());
-        }
-        let summary = self.engine.store.summary(scope, &session).await?;
-        let turn = summary.open_turn.ok_or_else(unknown)?;
-        let audit = edit_by_other(scope, &summary, "answer");
-        let answered = ApprovalAnswered { approval: approval.to_owned(), answer, reason };
-        self.append_to_turn(scope, &session, turn, answered.into(), audit).await?;
-        Ok(session)
+        let waiting = self.pending(scope, &summary).await?;
+        let pending = waiting.into_iter().find(|pending| pending.approval == approval);
+        Ok((summary, pending.ok_or_else(unknown)?))
+    }
+
+    /// Append an answer if the log has not changed since the question was seen to be pending.
+    pub(super) async fn append_answer(
+        self,
+        scope: &Scope,
+        summary: &Summary,
+        approval: &str,
+        given: &GivenAnswer,
+    ) -> Result<()> {
+        let GivenAnswer { answer, reason, audited } = given.clone();
+        let body = ApprovalAnswered { approval: approval.to_owned(), answer, reason };
+        self.append_at(scope, summary, body.into(), note(AuditAction::Edit, &summary.id, Some(audited))).await
+    }
+
+    /// Append an entry to the open turn if the log still ends where the summary says.
+    pub(super) async fn append_at(
+        self,
+        scope: &Scope,
+        summary: &Summary,
+        body: Body,
+        audit: AuditNote,
+    ) -> Result<()> {
+        let now = self.engine.clock.now();
+        let drafts = vec![Draft { turn: summary.open_turn, ..Draft::new(now, body) }];
+        let append = Append {
+            expect: Expect::Head(summary.head.seq),
+            audit: Some(audit),
+            ..Append::new(summary.id.clone(), now, drafts)
+        };
+        self.engine.log().append(scope, append).await.map(|_| ())
     }
 
     /// The pending approvals of a session.
     pub async fn approvals(self, scope: &Scope, session: &SessionId) -> Result<Vec<PendingApproval>> {
         let summary = self.engine.store.summary(scope, session).await?;
-        let Some(turn) = summary.open_turn else { return Ok(Vec::new()) };
-        let entries = self.turn_entries(scope, session, turn).await?;
-        Ok(pending_of(session, &entries))
+        self.pending(scope, &summary).await
     }
+
+    pub(super) async fn pending(self, scope: &Scope, summary: &Summary) -> Result<Vec<PendingApproval>> {
+        let Some(turn) = summary.open_turn else { return Ok(Vec::new()) };
+        let log = TurnLog::open(self.engine, scope, summary).await?;
+        Ok(pending_of(&summary.id, &log.entries(turn, Extent::UntilEnd).await?))
+    }
+}
+
+/// Refuse more queued input than a session may have.
+fn check_queue(summary: &Summary) -> Result<()> {
+    match summary.queued.as_ref().is_some_and(|queued| queued.len() >= QUEUED_INPUTS_MAX) {
+        true => Err(EngineError::QueueFull { session: summary.id.clone(), limit: QUEUED_INPUTS_MAX }),
+        false => Ok(()),
+    }
+}
+
+/// The system's answer to a question that has expired.
+pub(super) fn expiry_of(pending: &PendingApproval) -> GivenAnswer {
+    let waited_ms = pending.deadlines.expires_at.map_or(0, |at| at.0.saturating_sub(pending.asked_at.0));
+    let reason = format!("The question expired: it was not answered within {} s.", waited_ms / 1_000);
+    GivenAnswer {
+        answer: ApprovalAnswer::Denied,
+        reason: Some(reason),
+        audited: "answer: expired".to_owned(),
+    }
+}
+
+fn escalated_at(entries: &[Entry], approval: &str) -> Option<TimestampMs> {
+    let escalation = |entry: &&Entry| {
+        Escalation::of_body(&entry.body).is_some_and(|escalation| escalation.approval == approval)
+    };
+    entries.iter().find(escalation).map(|entry| entry.meta.at)
 }
 
 pub(super) fn pending_of(session: &SessionId, entries: &[Entry]) -> Vec<PendingApproval> {
     let state = TurnState::fold(entries.iter().map(|entry| &entry.body));
     let asked = entries.iter().filter_map(|entry| match &entry.body {
-        Body::ApprovalAsked(asked) => Some(asked),
+        Body::ApprovalAsked(asked) => Some((entry.meta.at, asked)),
         _ => None,
     });
     let waiting = state.waiting_for();
     asked
-        .filter(|asked| waiting.contains(&asked.approval.as_str()))
-        .map(|asked| PendingApproval {
+        .filter(|(_, asked)| waiting.contains(&asked.approval.as_str()))
+        .map(|(asked_at, asked)| PendingApproval {
             approval: asked.approval.clone(),
             session: session.clone(),
             question: asked.question.clone(),
@@ -296,6 +418,9 @@ pub(super) fn pending_of(session: &SessionId, entries: &[Entry]) -> Vec<PendingA
                 .iter()
                 .find(|call| Some(&call.call.call_id) == asked.call_id.as_ref())
                 .map(|call| call.call.clone()),
+            asked_at,
+            deadlines: asked.deadlines.clone().unwrap_or_default(),
+            escalated_at: escalated_at(entries, &asked.approval),
         })
         .collect()
 }

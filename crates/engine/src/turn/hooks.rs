@@ -17,6 +17,8 @@ use sapwood_core::{Entry, EntryId, Kind, Part, Scope, SessionId};
 use serde_json::{Value, json};
 
 use super::TurnContext;
+use super::approvals::event_data;
+use super::control::PendingApproval;
 use super::send::Turns;
 use crate::hook::{EventLocation, HookDecision, text_of};
 use crate::{EngineError, Result};
@@ -191,7 +193,8 @@ impl TurnContext {
     /// The hook events for these entries, sent once the entries are durable.
     pub(super) fn hook_events_of(&self, bodies: &[Body]) -> Vec<(HookName, Value)> {
         let listens = |name| self.engine.hooks().has(name);
-        if !listens(HookName::AfterCompact) && !listens(HookName::OnLowConfidence) {
+        let names = [HookName::AfterCompact, HookName::OnLowConfidence, HookName::OnApproval];
+        if !names.into_iter().any(listens) {
             return Vec::new();
         }
         let low = self.agent.confidence.map(|confidence| confidence.ask_below);
@@ -205,6 +208,32 @@ impl TurnContext {
             Body::Round(round) if round.result.is_some() => {
                 let rating = round.confidence.filter(|rating| low.is_some_and(|low| *rating < low))?;
                 Some((HookName::OnLowConfidence, json!({"confidence": rating})))
+            }
+            _ => None,
+        };
+        let questions = self.question_events(bodies).into_iter().filter(|_| listens(HookName::OnApproval));
+        bodies.iter().filter_map(event_of).chain(questions).collect()
+    }
+
+    /// An event `on_approval` for each question among the entries. The calls that they are about are in the same step.
+    fn question_events(&self, bodies: &[Body]) -> Vec<(HookName, Value)> {
+        let call_of = |call_id: &Option<String>| {
+            let calls = bodies.iter().flat_map(Body::parts).filter_map(Part::as_tool_call);
+            calls.into_iter().find(|call| Some(&call.call_id) == call_id.as_ref()).cloned()
+        };
+        let event_of = |body: &Body| match body {
+            Body::ApprovalAsked(asked) => {
+                let pending = PendingApproval {
+                    approval: asked.approval.clone(),
+                    session: self.session.clone(),
+                    question: asked.question.clone(),
+                    kind: asked.kind(),
+                    call: call_of(&asked.call_id),
+                    asked_at: self.engine.clock.now(),
+                    deadlines: asked.deadlines.clone().unwrap_or_default(),
+                    escalated_at: None,
+                };
+                Some((HookName::OnApproval, event_data(&self.engine, &self.scope.tenant, &pending, None)))
             }
             _ => None,
         };

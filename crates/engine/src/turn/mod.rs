@@ -1,7 +1,10 @@
 //! Run turns. [`run`] contains the loop: append entries, then perform effects, until the turn ends. [`send`]
-//! starts and resumes turns, [`control`] reaches them from any process. [`call_model`] and [`run_tool`] perform the
-//! effects; [`builtin_tools`] are the tools that work on sessions; [`take_over`] resumes turns of dead processes.
+//! starts and resumes turns, [`control`] reaches them from any process, and
+//! [`turn_log`] finds their entries. [`call_model`] and [`run_tool`] perform the
+//! effects; [`approvals`] brings questions to people; [`builtin_tools`] are the tools that work on sessions; [`take_over`] resumes turns of dead processes.
 
+mod approval_task;
+mod approvals;
 mod auto_compact;
 mod builtin_tools;
 mod call_model;
@@ -14,8 +17,11 @@ mod run_tool;
 mod send;
 mod take_over;
 mod turn_context;
+mod turn_log;
 
-pub use control::{PendingApproval, TurnControl, TurnSnapshot};
+pub use approval_task::ApprovalTask;
+pub use approvals::{APPROVALS_PAGE_MAX, AnswerLink, Approvals, LinkOptions};
+pub use control::{PendingApproval, QUEUED_INPUTS_MAX, TurnControl, TurnSnapshot};
 pub use run::OnWait;
 pub use send::{IfRunning, Opening, Running, SendOptions, Sent, TurnReport, Turns};
 pub use take_over::TakeoverTask;

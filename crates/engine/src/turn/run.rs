@@ -18,6 +18,9 @@ use crate::inbox::Inbox;
 use crate::lease::Hold;
 use crate::{EngineError, Result};
 
+/// Minimum pause before a deadline is checked again, so that a clock that was set back causes no busy loop.
+const DEADLINE_PAUSE_MS: u64 = 50;
+
 /// What a turn does while it waits for an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnWait {
@@ -61,13 +64,20 @@ pub(super) async fn run_turn(
         if machine.state().ended.is_some() || (waits && on_wait == OnWait::Leave) {
             return Ok(());
         }
+        let mut deadline = context.settle_deadlines(machine).await?;
         // Biased, so that simulations are reproducible. A lost lease is checked first.
-        let input = tokio::select! {
-            biased;
-            () = hold.lost() => return Err(EngineError::LeaseLost { session: context.session.clone() }),
-            input = inbox.next() => input?,
-            () = &mut limit => Input::TimeOver { partial: None },
-            Some(input) = work.next() => input?,
+        let input = loop {
+            break tokio::select! {
+                biased;
+                () = hold.lost() => return Err(EngineError::LeaseLost { session: context.session.clone() }),
+                input = inbox.next() => input?,
+                () = &mut limit => Input::TimeOver { partial: None },
+                Some(input) = work.next() => input?,
+                () = context.wait_until(deadline) => {
+                    deadline = context.settle_deadlines(machine).await?;
+                    continue;
+                }
+            };
         };
         step = machine.advance(context.complete(input, &mut work));
     }
@@ -87,6 +97,31 @@ impl TurnContext {
                 self.send_fragment(FragmentKind::Waiting {
                     approvals: waiting.into_iter().map(str::to_owned).collect(),
                 });
+            }
+        }
+    }
+
+    /// Escalate and expire the turn's questions whose deadlines have passed. Returns the next deadline.
+    async fn settle_deadlines(&self, machine: &Machine) -> Result<Option<TimestampMs>> {
+        if self.agent.approval_wait.is_none() || machine.state().waiting_for().is_empty() {
+            return Ok(None);
+        }
+        self.engine.approvals().settle(&self.scope.tenant, &self.session).await
+    }
+
+    /// Wait until a deadline; forever if there is none.
+    async fn wait_until(&self, deadline: Option<TimestampMs>) {
+        let Some(deadline) = deadline else { return std::future::pending().await };
+        let left_ms = u64::try_from(deadline.0.saturating_sub(self.engine.clock.now().0)).unwrap_or(0);
+        tokio::time::sleep(Duration::from_millis(left_ms.max(DEADLINE_PAUSE_MS))).await;
+    }
+
+    /// Set the deadlines of new questions, as the agent requires.
+    fn set_deadlines(&self, bodies: &mut [Body], now: TimestampMs) {
+        let Some(wait) = &self.agent.approval_wait else { return };
+        for body in bodies {
+            if let Body::ApprovalAsked(asked) = body {
+                asked.deadlines = wait.deadlines(now);
             }
         }
     }
@@ -114,13 +149,14 @@ impl TurnContext {
     pub(super) async fn append_as(
         &self,
         author: Author,
-        bodies: Vec<Body>,
+        mut bodies: Vec<Body>,
         audit: Option<AuditNote>,
     ) -> Result<()> {
         if bodies.is_empty() {
             return Ok(());
         }
         let now = self.engine.clock.now();
+        self.set_deadlines(&mut bodies, now);
         let answer_at = bodies.iter().position(|body| body.kind() == Kind::AssistantMessage);
         if let Some(answer) = answer_at.map(|at| bodies[at].text()) {
             self.with_progress(|progress| progress.latest_text = answer);

@@ -286,7 +286,14 @@ impl Turns<'_> {
     ) -> Result<Option<Running>> {
         self.engine.backends()?;
         let hold = Hold::wait(self.engine, scope, session).await?;
-        self.resume_held(scope, session, hold, on_wait).await
+        let running = self.resume_held(scope, session, hold, on_wait).await?;
+        if running.is_some() {
+            let summary = self.engine.store.summary(scope, session).await?;
+            if let Some(audit) = edit_by_other(scope, &summary, "resume") {
+                self.engine.directory().write_audit(scope, audit).await?;
+            }
+        }
+        Ok(running)
     }
 
     /// Continue an imported session whose latest turn was unfinished, with a new turn under the local configuration.
@@ -380,6 +387,8 @@ impl Turns<'_> {
         backends: Backends,
         hold: &Hold,
     ) -> Result<Option<PreparedTurn>> {
+        // Questions may have expired while no process ran the turn.
+        self.engine.approvals().settle(&scope.tenant, session).await?;
         let summary = self.settled_summary(scope, session).await?;
         let Some(turn) = summary.open_turn else {
             return self.prepare_queued(scope, &summary, backends, hold.fence).await;

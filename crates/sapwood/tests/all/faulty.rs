@@ -14,7 +14,7 @@ use sapwood::core::port::store::{
 };
 use sapwood::core::project::summary::Summary;
 use sapwood::core::tree::Head;
-use sapwood::core::{Authority, BlobHash, Kind, Record, TimestampMs};
+use sapwood::core::{Authority, BlobHash, EntryId, Kind, Record, TimestampMs};
 use sapwood::{Scope, Seq, SessionId, TenantId};
 use tokio::sync::Notify;
 
@@ -222,6 +222,9 @@ impl Log for FaultyStore {
     }
     async fn find_entries(&self, scope: &Scope, session: &SessionId, id_prefix: &str) -> Result<Vec<Record>> {
         forward!(self, self.inner.find_entries(scope, session, id_prefix))
+    }
+    async fn first_at_or_after(&self, scope: &Scope, session: &SessionId, id: EntryId) -> Result<Seq> {
+        forward!(self, self.inner.first_at_or_after(scope, session, id))
     }
 }
 

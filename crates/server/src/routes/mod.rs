@@ -2,6 +2,7 @@
 
 mod about;
 mod agents;
+mod approvals;
 mod artifacts;
 mod console;
 mod entries;
@@ -66,6 +67,7 @@ fn api_routes() -> OpenApiRouter<State> {
         .merge(feed::routes())
         .merge(tree::routes())
         .merge(turns::routes())
+        .merge(approvals::routes())
         .merge(flows::routes())
         .merge(streams::routes())
         .merge(artifacts::routes())

@@ -73,6 +73,7 @@ fn filter_of(query: wire::ListSessions) -> Result<ListFilter> {
         limit: rows(query.limit, ROWS_MAX)?,
         cursor: query.cursor,
         id_prefix: None,
+        has_open_turn: false,
     })
 }
 

@@ -45,6 +45,7 @@ async fn follow_events(
         None => query.after.unwrap_or(0),
     };
     let mut source = SessionStream::open(&state, &caller, &session, Seq(after)).await?;
+    state.audit_open(&caller, &session).await?;
     if let Some(start) = query.feed_after {
         source = source.with_feed(Seq(start), Seq(after)).await?;
     }
@@ -69,5 +70,6 @@ async fn open_socket(
         stream: state.admission.open_stream(&caller)?,
         request: request.map(|Extension(permit)| permit),
     };
+    state.audit_open(&caller, &session).await?;
     Ok(upgrade.on_upgrade(move |socket| ws::run(socket, state, caller, session, permits)))
 }

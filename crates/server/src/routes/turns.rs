@@ -5,7 +5,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use sapwood::SessionId;
 use sapwood::core::TurnId;
-use sapwood::core::entry::{ApprovalAnswer, Outcome};
+use sapwood::core::entry::Outcome;
 use sapwood::engine::turn::{OnWait, PendingApproval, TurnSnapshot};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -103,6 +103,11 @@ fn approval_of(pending: &PendingApproval) -> wire::Approval {
         question: pending.question.clone(),
         kind: pending.kind.clone(),
         call: pending.call.as_ref().and_then(|call| serde_json::to_value(call).ok()),
+        asked_at: pending.asked_at.0,
+        escalates_at: pending.deadlines.escalates_at.map(|at| at.0),
+        escalate_to: pending.deadlines.escalate_to.clone(),
+        escalated_at: pending.escalated_at.map(|at| at.0),
+        expires_at: pending.deadlines.expires_at.map(|at| at.0),
     }
 }
 
@@ -189,12 +194,8 @@ async fn answer_approval(
     PathParams(approval): PathParams<String>,
     Body(request): Body<wire::Answer>,
 ) -> Result<(StatusCode, Json<wire::Accepted>)> {
-    let answer = match request.answer {
-        wire::AnswerGiven::Approved => ApprovalAnswer::Approved,
-        wire::AnswerGiven::Denied => ApprovalAnswer::Denied,
-    };
-    let session =
-        state.engine.turn_control().answer(&caller.scope, &approval, answer, request.reason).await?;
+    let (answer, control) = (request.answer.into(), state.engine.turn_control());
+    let session = control.answer(&caller.scope, &approval, answer, request.reason).await?;
     Inner::spawn_resume(&state, caller.scope.clone(), session.clone());
     let accepted = wire::Accepted::of(&session);
     Ok((StatusCode::ACCEPTED, Json(accepted)))

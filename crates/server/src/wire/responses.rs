@@ -13,6 +13,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
+use super::Approval;
+
 /// An error (RFC 9457) with a stable code.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Problem {
@@ -59,6 +61,12 @@ pub struct Session {
     pub turns: u32,
     #[serde(default)]
     pub open_turn: Option<String>,
+    /// The seq of the open turn's first entry.
+    #[serde(default)]
+    pub open_turn_seq: Option<u32>,
+    /// Queued input that no turn has consumed yet, oldest first.
+    #[serde(default)]
+    pub queued: Vec<EntryKey>,
     /// The members it is shared with, and their roles.
     #[serde(default)]
     pub members: BTreeMap<String, String>,
@@ -402,21 +410,6 @@ pub struct Turn {
     pub started_at: i64,
     pub ended_at: Option<i64>,
     pub approvals: Vec<Approval>,
-}
-
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-pub struct Approval {
-    pub approval: String,
-    pub session: String,
-    pub question: String,
-    pub kind: String,
-    #[serde(default)]
-    pub call: Option<Value>,
-}
-
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-pub struct Approvals {
-    pub items: Vec<Approval>,
 }
 
 /// A started turn, or input queued for the running turn.

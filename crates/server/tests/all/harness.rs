@@ -4,9 +4,12 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, LazyLock, Mutex};
 
+use sapwood::core::approval::ApprovalWait;
 use sapwood::core::port::clock::Clock;
 use sapwood::core::port::keys::{ApiKey, Grant};
 use sapwood::core::{BlobHash, TimestampMs};
+use sapwood::effects::answer_link::SignedLinks;
+use sapwood::effects::secret::Secret;
 use sapwood::store::{OpenOptions, open};
 use sapwood::{Agent, Engine, Principal, Scope, SystemClock, TenantId};
 use sapwood_server::auth::{Authenticator, new_key};
@@ -70,12 +73,16 @@ impl TestServer {
         let store = open(&url, OpenOptions::default()).unwrap();
         let engine =
             Engine::new(store, std::sync::Arc::new(SystemClock)).with_backends(test_backends(dir.path()));
+        let links = SignedLinks::new(&Secret::new("k".repeat(32)), "https://example.org").unwrap();
+        let engine = engine.configured(|config| config.links = Some(Arc::new(links)));
         let local = Scope::operator(TenantId::local(), Principal::User("local".parse().unwrap()));
         let auth = Authenticator::new(engine.store().clone(), Some(local), None);
         let asker = Agent { tools: vec!["ask_user".to_owned()], ..Agent::default() };
         let tools = ["write_file", "read_file", "put_artifact"].map(str::to_owned).to_vec();
         let writer = Agent { id: "writer".to_owned(), tools, ..Agent::default() };
-        let state = State::new(engine.clone(), auth, settings, vec![asker, writer]);
+        let wait = ApprovalWait { expire_after_s: Some(1), ..ApprovalWait::default() };
+        let hasty = Agent { id: "hasty".to_owned(), approval_wait: Some(wait), ..asker.clone() };
+        let state = State::new(engine.clone(), auth, settings, vec![asker, writer, hasty]);
         let listening = Listening::bind("127.0.0.1:0".parse().unwrap(), state.clone()).await.unwrap();
         let (stop, stopped) = oneshot::channel();
         let addr = listening.addr;

@@ -4,6 +4,7 @@
 
 mod abuse;
 mod actor;
+mod approvals;
 mod audit;
 mod auth;
 mod bounds;

@@ -25,9 +25,12 @@ enum ReferenceKind {
 type ReferenceRow = (&'static str, &'static str, Value, ReferenceKind);
 
 /// Operations whose bodies and queries refer to nothing that another user could own.
-const WITHOUT_REFERENCES: [&str; 21] = [
+const WITHOUT_REFERENCES: [&str; 24] = [
     "add_memory",
     "answer_approval",
+    "list_all_approvals",
+    "create_answer_link",
+    "submit_answer",
     "compact_session",
     "create_session",
     "edit_memory",

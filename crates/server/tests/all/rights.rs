@@ -57,6 +57,8 @@ fn session_routes() -> Vec<RouteRow> {
         ("steer_turn", Write, json!({ "input": "more" }), 202),
         ("resume_session", Write, none.clone(), 202),
         ("list_approvals", Read, none.clone(), 200),
+        ("list_all_approvals", Key, none.clone(), 200),
+        ("create_answer_link", Write, json!({}), 201),
         ("answer_approval", Write, json!({ "answer": "approved" }), 202),
         ("list_flows", Key, none.clone(), 200),
         ("start_flow", Key, json!({ "flow": one_node_flow("hello"), "input": "x" }), 202),
@@ -213,7 +215,7 @@ pub async fn prepare(server: &TestServer, route: &Route, session: &str) -> (Stri
                 server.post("ana", &format!("{base}/grafts"), &json!({ "source": "graft-source" })).await;
             names.0 = made.json()["seq"].to_string();
         }
-        "answer_approval" => {
+        "answer_approval" | "create_answer_link" => {
             server.post("ana", &format!("{base}/turns"), &json!({ "input": "please ask" })).await;
             names.1 = wait_for_approval(server, session).await;
         }
@@ -367,6 +369,75 @@ async fn a_read_only_key_changes_nothing_even_for_the_owner() {
         check(&route, "a read-only key", &answer, 403, "key.scope");
     }
     assert_eq!(server.get("ana-reads", "/v1/sessions/s/context").await.status, 200);
+}
+
+/// Routes that change a session without a line of their own.
+const NOT_AUDITED: &[(&str, &str)] = &[
+    ("learn_session", "memories have lines of their own, and this session teaches nothing"),
+    ("resume_session", "the session has no turn to resume"),
+    ("resume_flow", "the run has ended"),
+    ("set_skills", "the list does not change"),
+];
+
+/// Every route that changes a session writes an audit line by the caller. Generated from the OpenAPI document, so a new
+/// route without an audit line fails here.
+#[tokio::test(flavor = "multi_thread")]
+async fn changes_are_audited_on_every_route() {
+    let server = TestServer::open().await;
+    let changes = |route: &Route| {
+        let is_change =
+            matches!(route.row.1, RequiredRight::Write | RequiredRight::Own) && route.method != "GET";
+        is_change && !NOT_AUDITED.iter().any(|(name, _)| *name == route.row.0)
+    };
+    for route in routes().into_iter().filter(changes) {
+        let session = format!("changed-{}", route.row.0);
+        let (turn, approval) = prepare(&server, &route, &session).await;
+        let path = route.path(&session, &turn, &approval);
+        let (who, by) =
+            if route.row.1 == RequiredRight::Own { ("ana", "user:ana") } else { ("cole", "user:cole") };
+        let changed = if path.contains("/flows/") { format!("flow-{session}") } else { session.clone() };
+        let count = async || {
+            let audit = server.get("operator", "/v1/audit?limit=1000").await.json();
+            let lines = audit["items"].as_array().unwrap().clone();
+            let is_ours = |line: &&Value| {
+                let names_session =
+                    line["session"] == *changed || line["detail"] == *format!("from {changed}");
+                names_session && line["by"] == by && line["action"] != "read"
+            };
+            lines.iter().filter(is_ours).count()
+        };
+        let before = count().await;
+        let answer = route.call(&server, Some(who), &path).await;
+        assert_eq!(answer.status, route.row.3, "{path} as {who}: {}", answer.json());
+        assert!(count().await > before, "{} {} by {who} has no audit line", route.method, route.template);
+    }
+}
+
+/// Following a session live opens it: over server-sent events, as the console does, and over a WebSocket.
+#[tokio::test(flavor = "multi_thread")]
+async fn openings_are_audited_for_the_owner_too() {
+    let server = TestServer::open().await;
+    server.shared_session("s").await;
+    for who in ["ana", "ana", "rex"] {
+        let req = TestRequest {
+            method: "GET",
+            path: "/v1/sessions/s/events",
+            key: Some(who),
+            headers: &[],
+            body: b"",
+        };
+        assert_eq!(crate::wire::open(server.addr, &server.bytes_of(req)).await.0.status, 200);
+    }
+    let response = json!({ "input": "hello", "conversation": "s" });
+    assert_eq!(server.post("cole", "/v1/responses", &response).await.status, 200);
+    let audit = server.get("operator", "/v1/audit?session=s&limit=1000").await.json();
+    let lines = audit["items"].as_array().unwrap();
+    let opens: Vec<&str> = lines
+        .iter()
+        .filter(|line| line["action"] == "open")
+        .map(|line| line["by"].as_str().unwrap())
+        .collect();
+    assert_eq!(opens, ["user:ana", "user:rex", "user:cole"], "one line per user");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -312,6 +312,7 @@ fn turns() -> Vec<Body> {
         question: "may I?".to_owned(),
         call_id: None,
         details: None,
+        deadlines: None,
     };
     let answer = ApprovalAnswered {
         approval: "a1".to_owned(),

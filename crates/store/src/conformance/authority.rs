@@ -3,9 +3,11 @@
 
 use std::collections::BTreeMap;
 
-use sapwood_core::entry::{ContextChanged, LeafMoved, Outcome, TurnEnded, TurnStarted};
+use sapwood_core::entry::{
+    ContextChanged, InputQueued, InputTaken, LeafMoved, Outcome, Queue, TurnEnded, TurnStarted,
+};
 use sapwood_core::port::store::{Append, NewSession};
-use sapwood_core::{Authority, Body, Draft, EntryId, Seq, SessionId, Source, TurnId};
+use sapwood_core::{Authority, Body, Draft, EntryId, Part, Seq, SessionId, Source, TurnId};
 
 use super::Harness;
 use super::world::{World, ana, id, user_message};
@@ -168,4 +170,32 @@ pub async fn an_erased_session_leaves_no_record(harness: &impl Harness) {
     world.store.erase(&ana(), &session, world.now()).await.unwrap();
     let session = world.create_with(&ana(), "s", &["own 1"]).await;
     assert_eq!(world.own(&session).await, [0, 1]);
+}
+
+/// The summary has the positions of the open turn and of queued input, also after reopening. Imported entries do not
+/// count.
+pub async fn the_summary_has_the_positions_of_turns(harness: &impl Harness) {
+    let world = World::open(harness).await;
+    let session = world.create_with(&ana(), "s", &["1"]).await;
+    let queue = || InputQueued { queue: Queue::Next, parts: vec![Part::text("more")] };
+    let positions = async |world: &World| {
+        let summary = world.summary(&ana(), &session).await;
+        let queued = summary.queued.expect("every new summary has positions");
+        (summary.open_turn_seq.map(|seq| seq.0), queued.iter().map(|input| input.seq.0).collect::<Vec<u32>>())
+    };
+    assert_eq!(positions(&world).await, (None, vec![]));
+    let turn = TurnId::mint(world.now(), 1);
+    let begin = vec![Draft::new(world.now(), TurnStarted::default()).in_turn(turn)];
+    world.store.append(&ana(), Append::new(session.clone(), world.now(), begin)).await.unwrap();
+    let queued = vec![queue().into(), queue().into()];
+    let queued = world.store.append(&ana(), world.append_of(&session, queued)).await.unwrap();
+    world.import(&session, vec![queue().into()]).await;
+    assert_eq!(positions(&world).await, (Some(2), vec![3, 4]));
+    world.append(&ana(), &session, vec![InputTaken { input: queued.entries[0].1 }.into()]).await;
+    assert_eq!(positions(&world).await, (Some(2), vec![4]));
+    let Some(world) = world.reopen(harness).await else { return };
+    assert_eq!(positions(&world).await, (Some(2), vec![4]));
+    let ended = Draft::new(world.now(), ended_well()).in_turn(turn);
+    world.store.append(&ana(), Append::new(session.clone(), world.now(), vec![ended])).await.unwrap();
+    assert_eq!(positions(&world).await, (None, vec![4]));
 }

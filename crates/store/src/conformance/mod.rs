@@ -76,7 +76,8 @@ macro_rules! conformance_cases {
                 a_lease_needs_a_holder_and_a_valid_ttl, fences_survive_reopening;
             read: read_after_returns_pages_in_order, a_page_ends_with_the_record_that_fills_it,
                 read_kinds_returns_only_those_kinds, read_entry_finds_exactly_the_existing_entries,
-                find_entries_by_prefix, nth_message_counts_along_the_path,
+                find_entries_by_prefix, the_first_entry_at_or_after_an_id_equals_a_scan,
+                nth_message_counts_along_the_path,
                 heads_returns_only_sessions_the_caller_can_read, the_change_mark_changes_after_a_write;
             path: until_root_entries_and_context_start, dead_branches_are_not_on_the_path,
                 a_reset_empties_the_path, only_the_latest_compaction_counts,
@@ -107,7 +108,7 @@ macro_rules! conformance_cases {
                 a_line_has_the_time_it_was_written, pages_and_sessions,
                 the_latest_lines_of_a_session_are_read_from_the_end, only_the_operator_reads_all_lines;
             authority: entries_written_by_callers_are_own, imported_entries_stay_marked,
-                an_imported_turn_is_not_open, a_fork_shares_the_marks_of_its_path,
+                an_imported_turn_is_not_open, the_summary_has_the_positions_of_turns, a_fork_shares_the_marks_of_its_path,
                 a_fork_starts_with_its_drafts, a_named_model_is_recorded_and_nothing_else_changes,
                 an_erased_session_leaves_no_record;
             keys: a_key_is_found_by_its_hash_and_listed_for_its_owner,

@@ -173,3 +173,26 @@ pub async fn the_change_mark_changes_after_a_write(harness: &impl Harness) {
         before = after;
     }
 }
+
+pub async fn the_first_entry_at_or_after_an_id_equals_a_scan(harness: &impl Harness) {
+    let world = World::open(harness).await;
+    let source = world.create_with(&ana(), "s", &["1", "2", "3", "4", "5"]).await;
+    let session = world.fork(&ana(), &source, Some(3), "fork").await;
+    let find = async |session: &SessionId, id: EntryId| {
+        world.store.first_at_or_after(&ana(), session, id).await.unwrap()
+    };
+    let empty = world.create(&ana(), "empty").await;
+    assert_eq!(find(&empty, EntryId::from_bytes([1; 16])).await, Seq(1));
+    for text in ["4", "5", "6"] {
+        world.append_text(&ana(), &session, text).await;
+    }
+    let log = world.log(&ana(), &session).await;
+    let bytes = log.iter().map(|record| u128::from_be_bytes(*record.meta.id.as_bytes()));
+    let around = bytes.flat_map(|id| [id - 1, id, id + 1]).chain([0, u128::MAX]);
+    for id in around.map(|id| EntryId::from_bytes(id.to_be_bytes())) {
+        let scanned = log.iter().filter(|record| record.meta.id < id).count();
+        assert_eq!(find(&session, id).await, Seq(scanned as u32 + 1), "{id}");
+    }
+    let stranger = world.store.first_at_or_after(&bob(), &session, EntryId::from_bytes([0; 16])).await;
+    assert_eq!(code(stranger), "session.not_found");
+}

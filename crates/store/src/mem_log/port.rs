@@ -6,7 +6,7 @@ macro_rules! impl_log {
     ($store:ty) => {
         const _: () = {
             use sapwood_core::port::store::{Append, Appended, Log, PathSlice, Result, Until};
-            use sapwood_core::{Kind, Record, Right, Scope, Seq, SessionId};
+            use sapwood_core::{EntryId, Kind, Record, Right, Scope, Seq, SessionId};
 
             #[async_trait::async_trait]
             impl Log for $store {
@@ -68,6 +68,15 @@ macro_rules! impl_log {
                     id_prefix: &str,
                 ) -> Result<Vec<Record>> {
                     self.with_log(scope, session, Right::Read, |log| log.find_entries(id_prefix))
+                }
+
+                async fn first_at_or_after(
+                    &self,
+                    scope: &Scope,
+                    session: &SessionId,
+                    id: EntryId,
+                ) -> Result<Seq> {
+                    self.with_log(scope, session, Right::Read, |log| Ok(log.first_at_or_after(id)))
                 }
             }
         };

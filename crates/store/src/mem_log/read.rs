@@ -54,6 +54,11 @@ impl<B: StoredBody> InMemoryLog<B> {
         Ok(found)
     }
 
+    /// Returns the first entry whose id is at least `id`, or the seq after the last entry.
+    pub fn first_at_or_after(&self, id: EntryId) -> Seq {
+        first_not_before(&self.rows, self.summary.head.seq, id)
+    }
+
     pub fn nth_message(&self, leaf: Seq, count: u32) -> Result<Option<Seq>> {
         nth_message(leaf, count, &mut self.lookup())
     }

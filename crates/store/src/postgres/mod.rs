@@ -58,7 +58,7 @@ use sapwood_core::port::store::{
     Lease, Leases, ListFilter, Log, NewSession, PAGE_ROWS_MAX, Page, PathSlice, Repair, Result, Search,
     SearchQuery, Sessions, Until, Upkeep,
 };
-use sapwood_core::project::summary::Summary;
+use sapwood_core::project::summary::{Summary, TurnPositions};
 use sapwood_core::tree::Head;
 use sapwood_core::{
     Authority, BlobHash, EntryId, Kind, Record, Right, Scope, Seq, SessionId, StoreError, TenantId,
@@ -289,6 +289,15 @@ impl Sessions for PgStore {
         reading!(self, scope, db => session::heads(&db, scope, sessions).await)
     }
 
+    async fn restore_positions(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        positions: &TurnPositions,
+    ) -> Result<()> {
+        writing!(self, scope, db => session::restore_positions(&db, scope, session, positions).await)
+    }
+
     async fn change_mark(&self) -> Result<Option<u64>> {
         Ok(self.notifier.mark(&self.server, self.role))
     }
@@ -373,6 +382,13 @@ impl Log for PgStore {
                 Some((low, high)) => log.records_between(low, high).await,
                 None => Ok(Vec::new()),
             }
+        })
+    }
+
+    async fn first_at_or_after(&self, scope: &Scope, session: &SessionId, id: EntryId) -> Result<Seq> {
+        reading!(self, scope, db => {
+            let (log, summary) = open_log(&db, scope, session).await?;
+            log.first_at_or_after(id, summary.head.seq).await
         })
     }
 }

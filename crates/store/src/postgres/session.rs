@@ -1,7 +1,7 @@
 //! Creates and lists sessions, and reads their children and heads.
 
 use sapwood_core::port::store::{AuditAction, Created, ListFilter, NewSession, Page, Result};
-use sapwood_core::project::summary::Summary;
+use sapwood_core::project::summary::{Summary, TurnPositions};
 use sapwood_core::scope::Reach;
 use sapwood_core::{Right, Scope, Seq, SessionId, StoreError};
 use tokio_postgres::Row;
@@ -9,7 +9,7 @@ use tokio_postgres::Row;
 use super::audit::write_line;
 use super::connection::StoreConnection;
 use super::log::seq_of;
-use super::session_table::{RowLock, SLOT_MS, find, insert, look_up};
+use super::session_table::{RowLock, SLOT_MS, find, insert, look_up, store_summary};
 use crate::authorize::authorize;
 use crate::database::session::{SessionPage, list_operators, read_summary, read_with_authority};
 use crate::validate::{ListSpan, session_note};
@@ -29,6 +29,20 @@ pub(super) async fn create(db: &StoreConnection, scope: &Scope, new: &NewSession
     }
     write_line(db, scope, session_note(AuditAction::Create, &new.id), new.now).await?;
     Ok(Created::New)
+}
+
+/// Stores positions that the summary of an earlier version lacks, unless the log has changed since.
+pub(super) async fn restore_positions(
+    db: &StoreConnection,
+    scope: &Scope,
+    session: &SessionId,
+    positions: &TurnPositions,
+) -> Result<()> {
+    let mut row = find(db, scope, session, Right::Read, RowLock::Yes).await?;
+    if row.summary.set_positions(positions) {
+        store_summary(db, row.pk, &row.summary).await?;
+    }
+    Ok(())
 }
 
 pub(super) async fn children(

@@ -56,7 +56,7 @@ use sapwood_core::port::store::{
     Lease, Leases, ListFilter, Log, NewSession, PAGE_ROWS_MAX, Page, PathSlice, Repair, Result, Search,
     SearchQuery, Sessions, Until, Upkeep,
 };
-use sapwood_core::project::summary::Summary;
+use sapwood_core::project::summary::{Summary, TurnPositions};
 use sapwood_core::tree::{Head, nth_message};
 use sapwood_core::{
     Authority, BlobHash, EntryId, Kind, Record, Right, Scope, Seq, SessionId, StoreError, TimestampMs,
@@ -230,6 +230,16 @@ impl Sessions for SqliteStore {
         self.readers.read(|db| watch::heads(db, scope, sessions))
     }
 
+    async fn restore_positions(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        positions: &TurnPositions,
+    ) -> Result<()> {
+        let (scope, session, positions) = (scope.clone(), session.clone(), positions.clone());
+        self.writer.write(move |db| session::restore_positions(db, &scope, &session, &positions)).await
+    }
+
     async fn change_mark(&self) -> Result<Option<u64>> {
         self.watcher.change_mark().map(Some)
     }
@@ -314,6 +324,10 @@ impl Log for SqliteStore {
             Some((low, high)) => log.records_between(low, high),
             None => Ok(Vec::new()),
         })
+    }
+
+    async fn first_at_or_after(&self, scope: &Scope, session: &SessionId, id: EntryId) -> Result<Seq> {
+        self.read_session(scope, session, |log, _| log.first_at_or_after(id))
     }
 }
 

@@ -26,7 +26,7 @@ pub(super) fn repair_summaries(db: &StoreConnection, scope: &Scope) -> Result<Ve
             if row.summary != summary {
                 db.append_cache.evict(row.pk);
                 store_summary(db, &mut row, ListPosition::Changed)?;
-                findings.push(repaired(db, &summary.id));
+                findings.extend((!summary.matches_fold(&row.summary)).then(|| repaired(db, &summary.id)));
             }
         }
         match page.next {

@@ -2,14 +2,14 @@
 
 use rusqlite::params;
 use sapwood_core::port::store::{AuditAction, Created, ListFilter, ListOrder, NewSession, Page, Result};
-use sapwood_core::project::summary::Summary;
+use sapwood_core::project::summary::{Summary, TurnPositions};
 use sapwood_core::{Right, Scope, SessionId, StoreError};
 
-use super::append_cache::LISTED_BEHIND_MS_MAX;
+use super::append_cache::{LISTED_BEHIND_MS_MAX, ListPosition};
 use super::audit::write_line;
 use super::connection::StoreConnection;
 use super::error::AtPath;
-use super::session_table::{find, find_by_id, insert, summary_and_authority};
+use super::session_table::{find, find_by_id, insert, store_summary, summary_and_authority};
 use crate::authorize::authorize;
 use crate::database::session::{SessionPage, list_operators, read_summary};
 use crate::validate::{ListSpan, session_note};
@@ -27,6 +27,21 @@ pub(super) fn create(db: &StoreConnection, scope: &Scope, new: &NewSession) -> R
     insert(db, scope, &Summary::new(new, scope.principal.clone()), None)?;
     write_line(db, scope, session_note(AuditAction::Create, &new.id), new.now)?;
     Ok(Created::New)
+}
+
+/// Stores positions that the summary of an earlier version lacks, unless the log has changed since.
+pub(super) fn restore_positions(
+    db: &StoreConnection,
+    scope: &Scope,
+    session: &SessionId,
+    positions: &TurnPositions,
+) -> Result<()> {
+    let mut row = find(db, scope, session, Right::Read)?;
+    if row.summary.set_positions(positions) {
+        db.append_cache.evict(row.pk);
+        store_summary(db, &mut row, ListPosition::Kept)?;
+    }
+    Ok(())
 }
 
 pub(super) fn children(db: &StoreConnection, scope: &Scope, session: &SessionId) -> Result<Vec<SessionId>> {

@@ -7,6 +7,7 @@ use sapwood_core::port::store::{
     Append, Audit, AuditAction, AuditLine, AuditNote, Log, NewSession, Repair, Search, SearchQuery, Sessions,
     Until, Upkeep,
 };
+use sapwood_core::project::summary::TurnPositions;
 use sapwood_core::{Draft, Part, Scope, Seq, SessionId, Store, TenantId, TimestampMs};
 use sapwood_store::conformance::clock::ManualClock;
 use sapwood_store::conformance::{Harness, block_on};
@@ -326,4 +327,32 @@ fn an_erasure_during_indexing_leaves_no_trace() {
     });
     let bytes = std::fs::read(dir.path().join("sapwood.db")).unwrap();
     assert!(!bytes.windows(8).any(|window| window == b"zanzibar"), "the erased word is still in the file");
+}
+
+/// A store of an earlier build has no positions in its summaries.
+#[test]
+fn positions_that_an_earlier_version_did_not_write_are_restored() {
+    block_on(async {
+        let dir = TempDir::new().unwrap();
+        let store = open(&dir);
+        let session: SessionId = "s".parse().unwrap();
+        store.create(&ana(), NewSession::new(session.clone(), TimestampMs(1))).await.unwrap();
+        append_text(&store, &session, "one").await;
+        let stored = store.summary(&ana(), &session).await.unwrap();
+        assert!(!stored.lacks_positions());
+        drop(store);
+        let other = rusqlite::Connection::open(dir.path().join("sapwood.db")).unwrap();
+        other.execute("UPDATE sessions SET summary = json_remove(summary, '$.queued')", []).unwrap();
+        drop(other);
+        let store = open(&dir);
+        assert!(store.summary(&ana(), &session).await.unwrap().lacks_positions());
+        let positions = TurnPositions { head: Seq(1), ..TurnPositions::default() };
+        let stale = TurnPositions { head: Seq(9), ..positions.clone() };
+        store.restore_positions(&ana(), &session, &stale).await.unwrap();
+        assert!(store.summary(&ana(), &session).await.unwrap().lacks_positions());
+        store.restore_positions(&ana(), &session, &positions).await.unwrap();
+        assert_eq!(store.summary(&ana(), &session).await.unwrap(), stored);
+        append_text(&store, &session, "two").await;
+        assert!(!store.summary(&ana(), &session).await.unwrap().lacks_positions());
+    });
 }

@@ -139,7 +139,8 @@ fn live_of(news: &FragmentKind) -> Option<LiveChunk<'_>> {
 
 /// Returns the current state of the response.
 pub async fn read_response(state: &State, caller: &Caller, id: &ResponseId) -> Result<Value> {
-    let entries = state.engine.turn_control().turn_entries(&caller.scope, &id.session, id.turn).await?;
+    let entries =
+        state.engine.turn_control().turn_entries_and_notes(&caller.scope, &id.session, id.turn).await?;
     Ok(response_of(id, &entries))
 }
 

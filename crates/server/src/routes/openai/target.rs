@@ -49,6 +49,7 @@ impl ResponseTarget {
                 let session: SessionId = conversation.id().parse()?;
                 // Check the right to write before blobs are stored.
                 state.engine.directory().check_right(&caller.scope, &session, Right::Write).await?;
+                state.audit_open(caller, &session).await?;
                 Ok(Self { session, expected_leaf: None, origin: SessionOrigin::Existing, fork_at: None })
             }
             (None, Some(previous)) => {
@@ -82,6 +83,7 @@ impl ResponseTarget {
         if head.leaf != Some(last) || RequestParams::of(&entries).conversation || !store {
             return target.forked(state, caller).await;
         }
+        state.audit_open(caller, &target.session).await?;
         Ok(target)
     }
 
@@ -122,7 +124,7 @@ pub async fn erase_created(state: &State, scope: &Scope, session: &SessionId) {
 pub async fn find_response(state: &State, caller: &Caller, id: &str) -> Result<(ResponseId, Vec<Entry>)> {
     let unknown = || Problem::new("response.not_found", format!("no response `{id:.200}`"));
     let id = ResponseId::parse(id).ok_or_else(unknown)?;
-    let found = state.engine.turn_control().turn_entries(&caller.scope, &id.session, id.turn).await;
+    let found = state.engine.turn_control().turn_entries_and_notes(&caller.scope, &id.session, id.turn).await;
     let entries = match found {
         Err(error) if error.code() == "session.not_found" => return Err(unknown()),
         entries => entries?,
