@@ -5,7 +5,7 @@ use proptest::option::of;
 use proptest::prelude::{BoxedStrategy, Just, Strategy, any, prop_oneof};
 use sapwood_core::content::{BlobRef, Json, Part, Reasoning};
 use sapwood_core::entry::*;
-use sapwood_core::{BlobHash, Body, EntryId, Principal, Role, SessionId, TurnId};
+use sapwood_core::{BlobHash, Body, EntryId, Principal, Role, SessionId, TimestampMs, TurnId};
 
 /// A random body of this kind. The match has no wildcard, so that a new kind must be added.
 pub fn body_of(kind: Kind) -> BoxedStrategy<Body> {
