@@ -11,8 +11,7 @@ use sapwood::core::port::links::AnswerLinks;
 use sapwood::effects::answer_link::{KEY_BYTES_MIN, SignedLinks};
 use sapwood::effects::secret::Secret;
 
-use crate::app::App;
-use crate::app_paths::create_home;
+use crate::app_paths::{AppPaths, create_home};
 use crate::config::Config;
 use crate::failure::{Failure, Result};
 use crate::providers::find_secrets;
@@ -27,14 +26,14 @@ pub fn are_used_by_hooks(config: &Config) -> bool {
 }
 
 /// Open the signer of answer links. `default_url` is the server's address if the configuration has none.
-pub fn open(app: &App, default_url: &str) -> Result<Arc<dyn AnswerLinks>> {
-    let settings = app.paths.config.server.clone().unwrap_or_default();
+pub fn open(paths: &AppPaths, default_url: &str) -> Result<Arc<dyn AnswerLinks>> {
+    let settings = paths.config.server.clone().unwrap_or_default();
     let url = settings.public_url.as_deref().unwrap_or(default_url);
     if !(url.starts_with("https://") || url.starts_with("http://")) {
         return Err(invalid("public_url must begin with https:// or http://"));
     }
     let key = match settings.link_secret.as_deref() {
-        None => key_file(app)?,
+        None => key_file(paths)?,
         Some(reference) => {
             let name = reference.strip_prefix("secret:");
             let name = name.ok_or_else(|| invalid("link_secret must be \"secret:NAME\""))?;
@@ -51,9 +50,9 @@ fn invalid(why: &str) -> Failure {
 }
 
 /// Read the key file, or create it.
-fn key_file(app: &App) -> Result<Secret> {
-    create_home(&app.paths.home)?;
-    let path = app.paths.home.join(KEY_FILE);
+fn key_file(paths: &AppPaths) -> Result<Secret> {
+    create_home(&paths.home)?;
+    let path = paths.home.join(KEY_FILE);
     let failed = |error: std::io::Error| Failure::file(&path, &error);
     match create_key(&path) {
         Ok(key) => Ok(key),

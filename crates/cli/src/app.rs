@@ -82,7 +82,7 @@ impl App {
             config.session_defaults = defaults;
         });
         if answer_links::are_used_by_hooks(&self.paths.config) {
-            let links = answer_links::open(self, answer_links::LOCAL_URL)?;
+            let links = answer_links::open(&self.paths, answer_links::LOCAL_URL)?;
             self.engine = self.engine.clone().configured(|config| config.links = Some(links));
         }
         self.telemetry = telemetry::start(self.format(), self.log.take());

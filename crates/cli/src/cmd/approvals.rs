@@ -99,7 +99,7 @@ fn expiry(pending: &PendingApproval, now: TimestampMs) -> String {
 }
 
 async fn print_link(app: &mut App, approval: &str, expires_ms: Option<i64>) -> Result<()> {
-    let links = answer_links::open(app, answer_links::LOCAL_URL)?;
+    let links = answer_links::open(&app.paths, answer_links::LOCAL_URL)?;
     let engine = app.engine.clone().configured(|config| config.links = Some(links));
     // Round up, so that the shortest time is one second; the engine checks the longest.
     let seconds = |ms: i64| u32::try_from(ms.saturating_add(999) / 1_000).unwrap_or(u32::MAX);

@@ -51,7 +51,7 @@ pub async fn run(app: &mut App, args: ServeArgs) -> Result<()> {
     let has_tokens = oidc.is_some();
     let local = args.addr.ip().is_loopback().then(|| app.scope.clone());
     let authenticator = Authenticator::new(app.engine.store().clone(), local, oidc);
-    let links = answer_links::open(app, &format!("http://{}", args.addr))?;
+    let links = answer_links::open(&app.paths, &format!("http://{}", args.addr))?;
     app.engine = app.engine.clone().configured(|config| config.links = Some(links));
     let settings = fit_files(settings_of(&config, args.grace)?, files_max);
     let state = State::new(app.engine.clone(), authenticator, settings, agents);

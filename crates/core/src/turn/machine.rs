@@ -436,7 +436,7 @@ impl Machine {
             match status {
                 CallStatus::Denied { reason } => {
                     let why = reason.unwrap_or_else(|| "no reason was given".to_owned());
-                    self.add(step, error_result(&call, format!("A person refused this call: {why}")));
+                    self.add(step, error_result(&call, format!("This call was refused: {why}")));
                 }
                 CallStatus::Approved { reason } if asks => {
                     let text = reason.unwrap_or_else(|| "Yes.".to_owned());
