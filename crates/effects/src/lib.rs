@@ -1,7 +1,9 @@
 //! Models, tools and hooks: all of Sapwood's network access, child processes and secrets. This crate knows nothing
 //! about the log: it accepts requests and grants, and returns reply events and tool outputs.
 
+pub mod document;
 pub mod egress;
+mod extract;
 pub mod hook;
 pub mod model;
 pub mod sandbox;

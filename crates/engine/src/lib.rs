@@ -9,6 +9,7 @@
 //! | [`Engine::turns`] | [`turn`] | send input, run and resume turns |
 //! | [`Engine::turn_control`] | [`turn`] | cancel, steer, answer and show turns from any process |
 //! | [`Engine::edits`] | [`edits`] | inject messages, branch, label, trim, name artifacts |
+//! | [`Engine::inputs`] | [`inputs`] | add inputs and read their text |
 //! | [`Engine::views`] | [`views`], [`export`] | context, tree, feed, ledger, usage, exports |
 //! | [`Engine::directory`] | [`directory`] | find, list and search sessions; the audit log |
 //! | [`Engine::events`] | [`follow`], [`subscribe`] | follow entries and fragments |
@@ -44,6 +45,7 @@ mod graft_cache;
 pub mod hook;
 pub mod import;
 mod inbox;
+pub mod inputs;
 mod lease;
 pub mod log;
 pub mod memory;

@@ -12,6 +12,7 @@ mod all {
     mod harness;
     mod hooks;
     mod import;
+    mod inputs;
     mod memory;
     mod memory_crossing;
     mod own;

@@ -41,7 +41,7 @@ pub struct NewArgs {
 pub async fn run(app: &mut App, args: NewArgs) -> Result<()> {
     let id = args.id.map(|id| id.parse()).transpose().map_err(sapwood::Error::from)?;
     let cwd = Some(directory(args.cwd)?);
-    let open = OpenOptions { id, title: args.title, agent: args.agent.clone(), cwd };
+    let open = OpenOptions { id, title: args.title, agent: args.agent.clone(), cwd, parent: None };
     let (id, _) = match frozen_agent(app, args.agent.as_deref())? {
         Some(agent) => {
             let (agent, variables) = (args.start.narrow(agent)?, args.start.variables()?);

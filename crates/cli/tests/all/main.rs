@@ -22,6 +22,7 @@ mod flows;
 mod gate;
 mod hooks;
 mod inject;
+mod inputs;
 mod interop;
 mod members;
 mod memory;
