@@ -106,7 +106,7 @@ const ENTER: &str = "enter";
 /// The mode that extracts the text of a document.
 const EXTRACT: &str = "extract";
 /// Maximum processor time of an extraction.
-pub const EXTRACT_TIME_MAX: Duration = Duration::from_secs(30);
+pub const EXTRACT_TIME_MAX: Duration = Duration::from_secs(20);
 /// Maximum address space of an extraction.
 const EXTRACT_MEMORY_MAX: u64 = 2 << 30;
 

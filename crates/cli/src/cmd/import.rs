@@ -203,7 +203,8 @@ pub async fn load(app: &App, path: &Path) -> Result<Engine> {
     }
     match reports.iter().any(|report| report.taken) {
         true => Ok(engine),
-        false => Err(Failure::new("import.nothing", format!("{} contains no session", path.display()))),
+        false => Err(Failure::new("import.nothing", format!("{} contains no session", path.display()))
+            .with_hint("give a session file; run `sapwood help import` to list the formats")),
     }
 }
 

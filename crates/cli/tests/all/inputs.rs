@@ -3,6 +3,7 @@
 use serde_json::json;
 
 use crate::harness::{World, on_each_store};
+use crate::terminal::Terminal;
 
 fn script(world: &World, text: &str) -> String {
     let path = world.path("script.toml");
@@ -221,4 +222,22 @@ fn length_exists_thinking_and_show_of_a_file() {
     assert_eq!(world.run(&["show", "missing.jsonl"]).status, Some(3));
     std::fs::write(world.path("noise.jsonl"), "not a session\n").unwrap();
     assert_eq!(world.run(&["--json", "show", "noise.jsonl"]).status, Some(1));
+}
+
+#[test]
+fn a_file_that_a_chat_message_mentions_becomes_an_input() {
+    let world = World::new("sqlite");
+    std::fs::create_dir_all(world.path("notes")).unwrap();
+    std::fs::write(world.path("notes/trees.txt"), "The oak is old.\n").unwrap();
+    let model = reading(&world, "trees.txt", "The oak is old.");
+    let terminal = Terminal::open(&world, &["chat", "--model", &model]);
+    terminal.send_line("how old is it, @ana? see @notes/trees.txt, not @missing.txt");
+    terminal.wait_for("no file missing.txt");
+    terminal.wait_for("added trees.txt");
+    terminal.wait_for("It says: The oak is old.");
+    terminal.wait_for_prompt();
+    terminal.press("C-d");
+    terminal.wait_for_end();
+    assert_eq!(world.lines(&["input", "ls", "@last"])[0]["name"], "trees.txt");
+    assert!(world.texts("@last", None)[1].contains("see @notes/trees.txt"), "the message is unchanged");
 }

@@ -242,7 +242,7 @@ fn inline_media_is_returned_beside_the_bodies() {
         let message = read_message_with_media(json.as_bytes()).unwrap();
         assert_eq!(message.media, [b"\x89PNG\r\n\x1a\n".to_vec()], "{json}");
         let [Part::Media(media)] = message.bodies[0].parts() else { panic!("{json}") };
-        assert_eq!(media.blob, BlobHash::of(&message.media[0]));
+        assert_eq!(media.blob, sapwood_core::BlobHash::of(&message.media[0]));
         assert_eq!((media.mime.as_str(), media.bytes), ("image/png", 8), "the type follows the content");
         assert_eq!(read_message(json.as_bytes()).unwrap_err().code(), "input.inline_media");
     }
@@ -405,7 +405,7 @@ fn the_fast_path_agrees_with_the_general_reader() {
         r#"{"role":"user"}"#,
     ];
     for json in cases {
-        assert_eq!(read_message(json.as_bytes()), read_any(json.as_bytes()), "{json}");
+        assert_eq!(read_message(json.as_bytes()), read_any(json.as_bytes(), &mut MediaSink::default()), "{json}");
     }
     for json in [&cases[0], &cases[1], &cases[2]] {
         assert!(read_plain_text(json.as_bytes()).is_some(), "{json}");

@@ -15,6 +15,7 @@ mod flows;
 mod fuzz;
 mod harness;
 mod imports;
+mod inputs;
 mod keys;
 mod memory;
 mod named;
