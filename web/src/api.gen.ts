@@ -742,6 +742,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/sessions/{session}/exists": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Check whether a session exists. A session that you may not read does not exist for you. */
+        get: operations["check_session"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/sessions/{session}/export": {
         parameters: {
             query?: never;
@@ -838,7 +855,7 @@ export interface paths {
         /** List the session's inputs, the latest version of each name. */
         get: operations["list_inputs"];
         put?: never;
-        /** Upload an input file. */
+        /** Upload an input. The model is told about it and can read it with its input tools. */
         post: operations["upload_input"];
         delete?: never;
         options?: never;
@@ -897,6 +914,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/sessions/{session}/length": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Count the messages in a session's context. */
+        get: operations["get_length"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/sessions/{session}/members": {
         parameters: {
             query?: never;
@@ -943,6 +977,23 @@ export interface paths {
         get: operations["get_pressure"];
         put?: never;
         post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/sessions/{session}/prune": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Remove old messages from the context of an inactive session. The log keeps them. */
+        post: operations["prune_session"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1713,6 +1764,8 @@ export interface components {
             name: string;
             /** Format: uint32 */
             seq: number;
+            /** @description Where a snippet was retrieved from. */
+            source?: string;
             /** @description `artifact` or `input`. */
             usage: string;
             /**
@@ -1740,6 +1793,8 @@ export interface components {
             content: components["schemas"]["BlobRef"];
             /** @description The file's name. A later file with the same name and usage is a new version. */
             name: string;
+            /** @description Where the text was retrieved from, such as a URL. An input with a source is a snippet. */
+            source?: string | null;
             /**
              * @description discriminator enum property added by openapi-typescript
              * @enum {string}
@@ -2249,6 +2304,11 @@ export interface components {
         EntryName: number | string;
         /** @description An event: a durable event has a `seq` and its `entry`; a fragment is never stored or replayed. */
         Event: components["schemas"]["AgentApprovalAnsweredEvent"] | components["schemas"]["AgentApprovalRequestedEvent"] | components["schemas"]["AgentFailoverEvent"] | components["schemas"]["AgentMessageEvent"] | components["schemas"]["AgentReasoningEvent"] | components["schemas"]["AgentRetryingEvent"] | components["schemas"]["AgentTokenEvent"] | components["schemas"]["AgentToolCallEvent"] | components["schemas"]["AgentToolResultEvent"] | components["schemas"]["AgentToolRunningEvent"] | components["schemas"]["CostUpdatedEvent"] | components["schemas"]["CostWarningEvent"] | components["schemas"]["FlowEnteredEvent"] | components["schemas"]["FlowEventEvent"] | components["schemas"]["SessionArchivedEvent"] | components["schemas"]["SessionArtifactEvent"] | components["schemas"]["SessionBranchedEvent"] | components["schemas"]["SessionCancelAskedEvent"] | components["schemas"]["SessionCancelledEvent"] | components["schemas"]["SessionClosedEvent"] | components["schemas"]["SessionCompactedEvent"] | components["schemas"]["SessionCompactingEvent"] | components["schemas"]["SessionDequeuedEvent"] | components["schemas"]["SessionExportedEvent"] | components["schemas"]["SessionGraftedEvent"] | components["schemas"]["SessionInfoEvent"] | components["schemas"]["SessionLabelledEvent"] | components["schemas"]["SessionMessageEvent"] | components["schemas"]["SessionPressureEvent"] | components["schemas"]["SessionQueuedEvent"] | components["schemas"]["SessionRenamedEvent"] | components["schemas"]["SessionReopenedEvent"] | components["schemas"]["SessionSettingsChangedEvent"] | components["schemas"]["SessionSharedEvent"] | components["schemas"]["SessionTrimmedEvent"] | components["schemas"]["SessionTurnCompletedEvent"] | components["schemas"]["SessionTurnStartedEvent"] | components["schemas"]["SessionWaitingEvent"];
+        /** @description Whether a session exists for the caller. */
+        Exists: {
+            exists: boolean;
+            session: string;
+        };
         Export: {
             format: components["schemas"]["ExportFormat"];
         };
@@ -2668,7 +2728,7 @@ export interface components {
         };
         /**
          * @description One message, or an array of them: `{"role", "content"}`, where content is a string or an array of parts in
-         *     Sapwood's, OpenAI's or Anthropic's shape.
+         *     Sapwood's, OpenAI's or Anthropic's shape. Media as base64 is stored as a blob.
          */
         Injected: components["schemas"]["MessageIn"] | components["schemas"]["MessageIn"][];
         /**
@@ -2810,6 +2870,12 @@ export interface components {
             trace_id?: string | null;
             turn?: components["schemas"]["TurnId"] | null;
         };
+        /** @description The number of messages in a session's context. */
+        Length: {
+            /** Format: uint32 */
+            length: number;
+            session: string;
+        };
         /** @description The session and entry that a fork was created from. */
         Lineage: {
             at?: components["schemas"]["EntryId"] | null;
@@ -2930,7 +2996,11 @@ export interface components {
         };
         MessageIn: {
             content?: unknown;
-            /** @description `user`, `assistant`, `tool`, `system` or `developer`. */
+            /** @description The extension's name for a `custom` message, which the model receives, or for `info`, which it does not. */
+            custom_type?: string;
+            /** @description The data of `info`. */
+            data?: unknown;
+            /** @description `user`, `assistant`, `tool`, `system`, `developer`, or an extension's `custom` or `info`. */
             role: string;
         };
         /**
@@ -3182,10 +3252,48 @@ export interface components {
         Problem: {
             code: string;
             detail: string;
+            /** @description What the client can do about it. */
+            hint?: string;
             /** Format: uint32 */
             status: number;
             title: string;
             type: string;
+        };
+        Prune: {
+            /** @description Only compute the result. */
+            dry_run?: boolean;
+            /**
+             * Format: uint64
+             * @description The session must not have been written to for this long.
+             */
+            inactive_for_ms: number;
+            /**
+             * Format: uint32
+             * @description Number of recent messages to keep; 12 if omitted.
+             */
+            keep_last?: number;
+        };
+        /** @description The result of pruning a session's context. */
+        Pruned: {
+            /**
+             * Format: uint32
+             * @description The number of messages that were removed from the context; 0 if the session was not inactive for long enough.
+             */
+            archived: number;
+            /**
+             * Format: int64
+             * @description The time since the last write.
+             */
+            idle_ms: number;
+            /**
+             * Format: uint32
+             * @description The number of messages that are left in the context.
+             */
+            kept: number;
+            /** Format: uint64 */
+            tokens_after: number;
+            /** Format: uint64 */
+            tokens_before: number;
         };
         /**
          * @description When queued input is consumed.
@@ -6492,6 +6600,36 @@ export interface operations {
             };
         };
     };
+    check_session: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                session: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Exists"];
+                };
+            };
+            /** @description An error; the status depends on its code. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     export_session: {
         parameters: {
             query?: never;
@@ -6723,6 +6861,11 @@ export interface operations {
             query: {
                 /** @description The name to store it under. Lists show the latest version of each name. */
                 name: string;
+                /**
+                 * @description Where the text was retrieved from, such as a URL. An input with a source is a snippet: it must be text, and the
+                 *     model sees it at once.
+                 */
+                source?: string;
             };
             header?: never;
             path: {
@@ -6865,6 +7008,36 @@ export interface operations {
             };
         };
     };
+    get_length: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                session: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Length"];
+                };
+            };
+            /** @description An error; the status depends on its code. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     list_members: {
         parameters: {
             query?: never;
@@ -6976,6 +7149,40 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Pressure"];
+                };
+            };
+            /** @description An error; the status depends on its code. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    prune_session: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                session: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["Prune"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Pruned"];
                 };
             };
             /** @description An error; the status depends on its code. */

@@ -44,6 +44,7 @@ const WITHOUT_REFERENCES: [&str; 21] = [
     "share_session",
     "start_flow",
     "trim_session",
+    "prune_session",
     "update_conversation",
     "upload_artifact",
     "upload_input",
