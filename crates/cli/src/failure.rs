@@ -62,6 +62,7 @@ impl Exit {
             | "turn.none"
             | "trigger.imported"
             | "flow.imported"
+            | "store.format"
             | "session.not_configured"
             | "flow.ended" => Exit::Conflict,
             "session.denied"
@@ -182,7 +183,7 @@ fn hint_for(code: &str) -> &'static str {
         "input.too_large" => "split it, or add large content with `sapwood input add SESSION FILE`",
         "input.invalid" => "run `sapwood help COMMAND` to see what is accepted",
         "config.invalid" => {
-            "valid keys in sapwood.toml: store, tenant, user, durability, key_file, keychain, agent, model, pressure, providers, server, hooks, triggers, skills"
+            "valid keys in sapwood.toml: store, tenant, user, durability, key_file, keychain, agent, model, pressure, providers, server, memory, hooks, triggers, skills"
         }
         "agent.invalid" => {
             "correct the file; run `sapwood agent check` to list the mistakes in all agent files"
@@ -256,6 +257,7 @@ fn store_hint_for(code: &str) -> &'static str {
             "run `sapwood doctor` to list the damage, and `sapwood doctor --repair` to rebuild derived data"
         }
         "store.too_new" => "upgrade sapwood; the store was not changed",
+        "store.format" => "when every server runs this version, run `sapwood store upgrade` once, then retry",
         "store.locked" => "set SAPWOOD_KEY or SAPWOOD_KEY_FILE, or keychain = true in sapwood.toml",
         "store.read_only" => "check the permissions of the file and of its directory",
         "store.disk_full" => "free some disk space and retry; acknowledged writes are safe",
@@ -342,7 +344,9 @@ mod tests {
         let source = include_str!("failure.rs");
         let hints = source.split("fn hint_for").nth(1).and_then(|rest| rest.split("mod tests").next());
         for line in hints.unwrap_or_default().lines() {
-            for foreign in ["/v1/", "POST ", "PATCH ", "GET ", "Idempotency-Key", "Retry-After", "Authorization"] {
+            for foreign in
+                ["/v1/", "POST ", "PATCH ", "GET ", "Idempotency-Key", "Retry-After", "Authorization"]
+            {
                 assert!(!line.contains(foreign), "{line}");
             }
         }

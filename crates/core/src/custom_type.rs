@@ -18,10 +18,10 @@ mod tests {
 
     #[test]
     fn the_names_that_the_engine_trusts_are_reserved() {
-        use crate::{input, memory};
         for name in [
-            input::INPUT_NOTE,
-            memory::CHECKPOINT_TYPE,
+            crate::input::INPUT_NOTE,
+            crate::delegation::DELEGATION_INFO,
+            "sapwood.memory",
             "sapwood.flow",
             "sapwood.flow_post",
             "sapwood.hook",

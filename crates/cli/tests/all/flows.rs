@@ -225,8 +225,13 @@ fn a_handoff_waits_for_approval_and_a_question_for_an_answer() {
 #[test]
 fn an_answer_prints_only_what_is_new_in_the_run() {
     let world = World::new("sqlite");
-    let writer = actor(&world, "writer", &[vec![hand("1", to("review", "x"))], vec![text("written")]], json!({}));
-    let replies = [vec![hand("1", json!({ "prompt": "Which colour?" }))], vec![hand("2", to("output", "red"))], vec![text("reviewed")]];
+    let writer =
+        actor(&world, "writer", &[vec![hand("1", to("review", "x"))], vec![text("written")]], json!({}));
+    let replies = [
+        vec![hand("1", json!({ "prompt": "Which colour?" }))],
+        vec![hand("2", to("output", "red"))],
+        vec![text("reviewed")],
+    ];
     let reviewer = actor(&world, "reviewer", &replies, json!({}));
     let file = write_flow(
         &world,

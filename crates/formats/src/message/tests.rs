@@ -405,7 +405,11 @@ fn the_fast_path_agrees_with_the_general_reader() {
         r#"{"role":"user"}"#,
     ];
     for json in cases {
-        assert_eq!(read_message(json.as_bytes()), read_any(json.as_bytes(), &mut MediaSink::default()), "{json}");
+        assert_eq!(
+            read_message(json.as_bytes()),
+            read_any(json.as_bytes(), &mut MediaSink::default()),
+            "{json}"
+        );
     }
     for json in [&cases[0], &cases[1], &cases[2]] {
         assert!(read_plain_text(json.as_bytes()).is_some(), "{json}");

@@ -39,7 +39,8 @@ async fn inline_images_become_blobs_and_other_users_cannot_read_them() {
     let server = TestServer::open().await;
     server.post("ana", "/v1/sessions", &json!({ "id": "s" })).await;
     let url = "data:image/png;base64,iVBORw0KGgo=";
-    let message = json!({ "role": "user", "content": [{ "type": "image_url", "image_url": { "url": url } }] });
+    let message =
+        json!({ "role": "user", "content": [{ "type": "image_url", "image_url": { "url": url } }] });
     let added = server.post("ana", "/v1/sessions/s/entries", &json!([message, message])).await;
     assert_eq!(added.status, 201, "{}", added.json());
     let context = server.get("ana", "/v1/sessions/s/context").await.json();
@@ -48,11 +49,13 @@ async fn inline_images_become_blobs_and_other_users_cannot_read_them() {
     let path = format!("/v1/sessions/s/blobs/{}", media["blob"].as_str().unwrap());
     assert_eq!(server.get("ana", &path).await.body, b"\x89PNG\r\n\x1a\n");
     assert_eq!(server.get("bob", &path).await.status, 404);
-    let by_url = json!({ "role": "user", "content": [{ "type": "image_url", "image_url": "https://example.org/a" }] });
+    let by_url =
+        json!({ "role": "user", "content": [{ "type": "image_url", "image_url": "https://example.org/a" }] });
     let refused = server.post("ana", "/v1/sessions/s/entries", &by_url).await;
     assert_eq!((refused.status, refused.code().as_str()), (400, "input.inline_media"));
     assert!(refused.json()["hint"].as_str().unwrap().contains("base64"), "{}", refused.json());
-    let turn = json!({ "input": [{ "type": "input_image", "image_url": url }, { "type": "text", "text": "look" }] });
+    let turn =
+        json!({ "input": [{ "type": "input_image", "image_url": url }, { "type": "text", "text": "look" }] });
     assert_eq!(server.post("ana", "/v1/sessions/s/turns", &turn).await.status, 202);
     let foreign = server.post("bob", "/v1/sessions/s/entries", &message).await;
     assert_eq!(foreign.status, 404);
@@ -68,7 +71,10 @@ async fn custom_entries_length_exists_and_prune() {
     let entries = json!([{ "role": "custom", "custom_type": "ext", "content": "note" },
         { "role": "info", "custom_type": "ext", "data": { "score": 3 } }]);
     assert_eq!(server.post("ana", "/v1/sessions/s/entries", &entries).await.status, 201);
-    assert_eq!(server.get("ana", "/v1/sessions/s/length").await.json(), json!({ "session": "s", "length": 5 }));
+    assert_eq!(
+        server.get("ana", "/v1/sessions/s/length").await.json(),
+        json!({ "session": "s", "length": 5 })
+    );
     for name in ["sapwood.flow", "turn_terms"] {
         let forged = json!({ "role": "info", "custom_type": name, "data": {} });
         let refused = server.post("ana", "/v1/sessions/s/entries", &forged).await;

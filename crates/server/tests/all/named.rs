@@ -25,7 +25,7 @@ enum ReferenceKind {
 type ReferenceRow = (&'static str, &'static str, Value, ReferenceKind);
 
 /// Operations whose bodies and queries refer to nothing that another user could own.
-const WITHOUT_REFERENCES: [&str; 21] = [
+const WITHOUT_REFERENCES: [&str; 22] = [
     "add_memory",
     "answer_approval",
     "compact_session",
