@@ -38,6 +38,7 @@ impl Exit {
     fn of(code: &str) -> Self {
         match code {
             "session.not_found"
+            | "artifact.not_found"
             | "entry.not_found"
             | "blob.not_found"
             | "key.not_found"

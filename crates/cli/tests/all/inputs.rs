@@ -219,7 +219,7 @@ fn length_exists_thinking_and_show_of_a_file() {
     assert!(shown.contains("hello there"), "{shown}");
     assert_eq!(world.lines(&["show", file.to_str().unwrap()])[0]["text"], "hello there");
     assert_eq!(world.ok(&["exists", "talk"]), "false", "the file was not imported");
-    assert_eq!(world.run(&["show", "missing.jsonl"]).status, Some(3));
+    assert_eq!(world.run(&["show", "missing.jsonl"]).status, Some(1));
     std::fs::write(world.path("noise.jsonl"), "not a session\n").unwrap();
     assert_eq!(world.run(&["--json", "show", "noise.jsonl"]).status, Some(1));
 }
