@@ -14,11 +14,11 @@ use sapwood_core::port::tokens::Tokenizers;
 use sapwood_core::pressure::Thresholds;
 
 use crate::backends::Backends;
+use crate::document_cache::DocumentCache;
 use crate::error::{EngineError, Result};
 use crate::fragments::FragmentHub;
 use crate::graft_cache::GraftCache;
 use crate::hook::HookRegistry;
-use crate::inputs::DocumentCache;
 use crate::memory::MemoryConfig;
 use crate::session_defaults::{FileModels, SessionDefaults};
 use crate::tokens::TokenCache;

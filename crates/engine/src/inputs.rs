@@ -5,7 +5,7 @@
 //! is appended when the next turn starts ([`Inputs::missing_notes`]).
 
 use std::ops::ControlFlow;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use sapwood_core::content::BlobRef;
 use sapwood_core::entry::{ArtifactPut, ArtifactUse, Draft};
@@ -25,37 +25,11 @@ use crate::{EngineError, Result, service};
 
 /// Maximum number of inputs of a session.
 pub const INPUTS_MAX: usize = 500;
-/// Maximum total size of the cached texts of documents.
-const CACHE_BYTES_MAX: usize = 32 << 20;
 
 service! {
     /// A session's inputs: adding them and reading their text.
     pub struct Inputs;
     inputs
-}
-
-/// The texts of documents that were read recently. Extracting a text takes longer than reading it.
-#[derive(Default)]
-pub(crate) struct DocumentCache {
-    /// The most recent text is last.
-    texts: Mutex<Vec<(BlobHash, DocumentFormat, Arc<str>)>>,
-}
-
-impl DocumentCache {
-    fn get(&self, blob: BlobHash, format: DocumentFormat) -> Option<Arc<str>> {
-        let texts = self.texts.lock().unwrap_or_else(PoisonError::into_inner);
-        let found = texts.iter().find(|(key, kind, _)| *key == blob && *kind == format);
-        found.map(|(_, _, text)| Arc::clone(text))
-    }
-
-    fn put(&self, blob: BlobHash, format: DocumentFormat, text: &Arc<str>) {
-        let mut texts = self.texts.lock().unwrap_or_else(PoisonError::into_inner);
-        texts.push((blob, format, Arc::clone(text)));
-        let mut total: usize = texts.iter().map(|(_, _, text)| text.len()).sum();
-        while total > CACHE_BYTES_MAX && texts.len() > 1 {
-            total -= texts.remove(0).2.len();
-        }
-    }
 }
 
 /// Why an input has no lines of text. The text is for the model.

@@ -33,6 +33,7 @@ pub mod compact;
 pub mod configuration;
 pub mod directory;
 pub mod doctor;
+mod document_cache;
 pub mod edits;
 mod engine;
 mod error;

@@ -2,7 +2,7 @@
 //! delegate, hand off, read a skill, and read the rest of an output that was too large to show.
 
 use sapwood_core::agent::{Agent, MemoryUse, Recall as RecallUse};
-use sapwood_core::content::{BlobRef, Json, ToolCall};
+use sapwood_core::content::{BlobRef, ToolCall};
 use sapwood_core::delegation::Delegation;
 use sapwood_core::entry::{ArtifactPut, ArtifactUse, GraftWhat};
 use sapwood_core::flow::HANDOFF_TOOL;
@@ -19,6 +19,7 @@ use super::TurnContext;
 use super::input_tools::{INPUT_TOOLS, check_input_tool};
 use super::run::OnWait;
 use super::send::{IfRunning, SendOptions, Sent, TurnReport};
+use super::tool_spec::{parse_input, spec};
 use crate::blob::BlobReader;
 use crate::sessions::{OpenOptions, StartOptions};
 use crate::{EngineError, Result};
@@ -170,25 +171,6 @@ pub(super) fn skill_spec() -> ToolSpec {
         json!({"name": text, "file": text}),
         &["name"],
     )
-}
-
-pub(super) fn spec(
-    name: &str,
-    description: &str,
-    touch: Touch,
-    replay: Replay,
-    properties: serde_json::Value,
-    required: &[&str],
-) -> ToolSpec {
-    let schema = json!({
-        "type": "object", "properties": properties, "required": required, "additionalProperties": false,
-    });
-    let (name, description) = (name.to_owned(), description.to_owned());
-    ToolSpec { name, description, input_schema: Json::from_value(&schema), touch, replay }
-}
-
-pub(super) fn parse_input<T: for<'de> Deserialize<'de>>(call: &ToolCall) -> Result<T, String> {
-    serde_json::from_str(call.input.get()).map_err(|error| error.to_string())
 }
 
 impl TurnContext {

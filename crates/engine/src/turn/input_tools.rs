@@ -18,7 +18,7 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::TurnContext;
-use super::builtin_tools::{parse_input, spec};
+use super::tool_spec::{parse_input, spec};
 use crate::{EngineError, Result};
 
 /// The tools that read inputs.

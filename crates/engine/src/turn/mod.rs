@@ -14,6 +14,7 @@ mod run;
 mod run_tool;
 mod send;
 mod take_over;
+mod tool_spec;
 mod turn_context;
 
 pub use control::{PendingApproval, TurnControl, TurnSnapshot};
