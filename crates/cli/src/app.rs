@@ -5,6 +5,8 @@ use std::sync::Arc;
 use sapwood::core::id::UserName;
 use sapwood::core::port::model::Model;
 use sapwood::core::port::store::ListFilter;
+use sapwood::effects::document::SandboxedReader;
+use sapwood::effects::sandbox::Launcher;
 use sapwood::engine::SessionDefaults;
 use sapwood::store::{Durability, OpenOptions};
 use sapwood::{Engine, Principal, Scope, SessionId, TenantId};
@@ -79,6 +81,7 @@ impl App {
         self.engine = self.engine.clone().configured(|config| {
             config.thresholds = thresholds;
             config.backends = Some(backends);
+            config.documents = Some(Arc::new(SandboxedReader::new(Launcher::this_binary())));
             config.session_defaults = defaults;
         });
         if answer_links::are_used_by_hooks(&self.paths.config) {

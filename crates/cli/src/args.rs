@@ -26,12 +26,21 @@ Exit codes: 0 success, 1 failure, 2 usage error, 3 not found, 4 conflict, 5 perm
 /// The commands in the groups that `sapwood --help` shows. A test checks that every command is in a group.
 const GROUPS: &[(&str, &[&str])] = &[
     ("Talk to a model", &["chat", "send", "resume", "cancel", "approvals", "approve", "deny"]),
-    ("Create and find sessions", &["new", "ls", "search", "info", "rename", "close", "archive", "erase"]),
+    (
+        "Create and find sessions",
+        &["new", "ls", "search", "info", "exists", "rename", "close", "archive", "erase"],
+    ),
     (
         "Read a session",
-        &["show", "feed", "tree", "context", "events", "ledger", "usage", "archives", "ancestry", "audit"],
+        &[
+            "show", "feed", "tree", "context", "length", "events", "ledger", "usage", "archives", "ancestry",
+            "audit",
+        ],
     ),
-    ("Change a session", &["inject", "branch", "fork", "label", "reset", "set"]),
+    (
+        "Change a session",
+        &["inject", "input", "artifact", "branch", "fork", "label", "reset", "set", "thinking"],
+    ),
     ("Fit the context window", &["compact", "uncompact", "trim", "prune"]),
     ("Share and remember", &["share", "members", "memory", "graft"]),
     ("Move data", &["import", "export", "migrate"]),
@@ -77,6 +86,9 @@ pub enum Command {
     Rename(cmd::label_rename::RenameArgs),
     Reset(cmd::branch::ResetArgs),
     Set(cmd::set::SetArgs),
+    Thinking(cmd::thinking::ThinkingArgs),
+    Input(cmd::files::InputArgs),
+    Artifact(cmd::files::ArtifactArgs),
     Trim(cmd::trim::TrimArgs),
     Compact(cmd::compact::CompactArgs),
     Uncompact(cmd::uncompact::UncompactArgs),
@@ -86,6 +98,8 @@ pub enum Command {
     Erase(cmd::erase::EraseArgs),
     Search(cmd::search::SearchArgs),
     Info(cmd::info::InfoArgs),
+    Length(cmd::length_exists::LengthArgs),
+    Exists(cmd::length_exists::ExistsArgs),
     Ancestry(cmd::fork::AncestryArgs),
     Usage(cmd::usage::UsageArgs),
     Feed(cmd::feed::FeedArgs),

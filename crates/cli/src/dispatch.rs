@@ -6,9 +6,9 @@ use crate::app::App;
 use crate::args::{self, Cli, Command};
 use crate::cmd::{
     about, agent, apikey, approvals, approve, archives, audit, branch, cancel, chat, compact, context,
-    doctor, erase, events, export, feed, flow, fork, graft, hook, import, info, inject, keychain,
-    label_rename, ledger, lifecycle, ls, memory, migrate, new, prune, resume, search, send, serve, set,
-    share, show, skill, tree, trigger, trim, uncompact, usage,
+    doctor, erase, events, export, feed, files, flow, fork, graft, hook, import, info, inject, keychain,
+    label_rename, ledger, length_exists, lifecycle, ls, memory, migrate, new, prune, resume, search, send,
+    serve, set, share, show, skill, thinking, tree, trigger, trim, uncompact, usage,
 };
 use crate::failure::Result;
 
@@ -49,6 +49,11 @@ pub async fn dispatch(app: &mut App, command: Command) -> Result<()> {
         Command::Branch(args) => branch::run(app, args).await,
         Command::Reset(args) => branch::reset(app, args).await,
         Command::Set(args) => set::run(app, args).await,
+        Command::Thinking(args) => thinking::run(app, args).await,
+        Command::Input(args) => files::input(app, args).await,
+        Command::Artifact(args) => files::artifact(app, args).await,
+        Command::Length(args) => length_exists::length(app, args).await,
+        Command::Exists(args) => length_exists::exists(app, args).await,
         Command::Fork(args) => fork::run(app, args).await,
         Command::Ancestry(args) => fork::ancestry(app, args).await,
         Command::Label(args) => label_rename::label(app, args).await,

@@ -38,6 +38,7 @@ impl Exit {
     fn of(code: &str) -> Self {
         match code {
             "session.not_found"
+            | "artifact.not_found"
             | "entry.not_found"
             | "blob.not_found"
             | "key.not_found"
@@ -171,12 +172,19 @@ fn hint_for(code: &str) -> &'static str {
             "run `sapwood tree SESSION` to list the entries, then give a seq, an id, a unique prefix or a label"
         }
         "entry.misplaced" => "run `sapwood tree SESSION --all` to list the entries of the tree",
-        "blob.not_found" => "upload the blob first: an entry can only refer to a stored blob",
+        "blob.not_found" => {
+            "add the file with `sapwood input add SESSION FILE`, or give its data as base64: an entry can only refer to a stored blob"
+        }
+        "artifact.not_found" => {
+            "run `sapwood input ls SESSION` or `sapwood artifact ls SESSION` to list the names"
+        }
         "address.ambiguous" => "give more characters of the id",
         "input.role" => r#"write a message as {"role": "user", "content": "…"}"#,
         "input.unknown_key" => "remove the key or correct it: unknown keys are never dropped silently",
-        "input.inline_media" => "upload the data as a blob and refer to it by its hash",
-        "input.too_large" => "split it, or store large content in a blob",
+        "input.inline_media" => {
+            "give the media as base64, or add the file with `sapwood input add SESSION FILE`"
+        }
+        "input.too_large" => "split it, or add large content with `sapwood input add SESSION FILE`",
         "input.invalid" => "run `sapwood help COMMAND` to see what is accepted",
         "config.invalid" => {
             "valid keys in sapwood.toml: store, tenant, user, durability, key_file, keychain, agent, model, pressure, providers, server, memory, hooks, triggers, skills"
@@ -333,6 +341,20 @@ mod tests {
             ["session.not_found", "session.conflict", "session.denied", "store.disk_full", "store.too_new"]
         {
             assert_ne!(hint_for(code), hint_for("no such code"), "{code}");
+        }
+    }
+
+    /// A user of the command line does not send requests.
+    #[test]
+    fn hints_do_not_mention_the_http_api() {
+        let source = include_str!("failure.rs");
+        let hints = source.split("fn hint_for").nth(1).and_then(|rest| rest.split("mod tests").next());
+        for line in hints.unwrap_or_default().lines() {
+            for foreign in
+                ["/v1/", "POST ", "PATCH ", "GET ", "Idempotency-Key", "Retry-After", "Authorization"]
+            {
+                assert!(!line.contains(foreign), "{line}");
+            }
         }
     }
 

@@ -19,11 +19,15 @@ pub mod approval;
 pub mod authority;
 pub mod compact;
 pub mod content;
+pub mod custom_type;
+pub mod delegation;
 pub mod entry;
 #[cfg(feature = "fixture")]
 pub mod fixture;
 pub mod flow;
 pub mod id;
+pub mod input;
+pub mod media_type;
 pub mod memory;
 #[cfg(feature = "openapi")]
 pub mod openapi;

@@ -2,7 +2,9 @@
 //! knows nothing about the log: it accepts requests and grants, and returns reply events and tool outputs.
 
 pub mod answer_link;
+pub mod document;
 pub mod egress;
+mod extract;
 pub mod hook;
 pub mod model;
 pub mod sandbox;

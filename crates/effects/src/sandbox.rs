@@ -5,6 +5,9 @@
 //! argument. The launcher runs as two processes: a supervisor that kills every remaining process of the program
 //! ([`supervise`]), and its child, which drops its rights and becomes the program ([`restrict`]).
 //!
+//! The launcher also extracts the text of documents ([`crate::extract`]). The process that does this is the launcher
+//! itself: it drops all its rights before it reads the document, and starts no program.
+//!
 //! A binary is a launcher if its `main` begins with [`launch_if_asked`].
 
 #[cfg(target_os = "linux")]
@@ -15,7 +18,9 @@ mod supervise;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
+use sapwood_core::port::document::DocumentFormat;
 use serde::{Deserialize, Serialize};
 
 /// The first argument that turns a binary into a launcher.
@@ -98,10 +103,19 @@ pub fn launch_if_asked() -> Option<ExitCode> {
 /// The modes of the launcher's two processes.
 const SUPERVISE: &str = "supervise";
 const ENTER: &str = "enter";
+/// The mode that extracts the text of a document.
+const EXTRACT: &str = "extract";
+/// Maximum processor time of an extraction.
+pub const EXTRACT_TIME_MAX: Duration = Duration::from_secs(20);
+/// Maximum address space of an extraction.
+const EXTRACT_MEMORY_MAX: u64 = 2 << 30;
 
 #[cfg(unix)]
 fn launch(mut args: impl Iterator<Item = OsString>) -> Result<ExitCode, String> {
     let mode = args.next().ok_or("the launcher's mode is missing")?;
+    if mode == EXTRACT {
+        return extract(args.next().as_deref().and_then(std::ffi::OsStr::to_str));
+    }
     let confinement = args.next().ok_or("the launcher's confinement is missing")?;
     let command: Vec<OsString> = args.collect();
     match mode.to_str() {
@@ -113,6 +127,24 @@ fn launch(mut args: impl Iterator<Item = OsString>) -> Result<ExitCode, String> 
 #[cfg(not(unix))]
 fn launch(_: impl Iterator<Item = OsString>) -> Result<ExitCode, String> {
     Err("the launcher does not support this system".to_owned())
+}
+
+/// Drop all rights, then extract the text of the document on standard input.
+#[cfg(unix)]
+fn extract(format: Option<&str>) -> Result<ExitCode, String> {
+    use rustix::process::{Resource, Rlimit, setrlimit};
+    let format = format.and_then(DocumentFormat::from_name).ok_or("the document's format is unknown")?;
+    let at_most = |limit| Rlimit { current: Some(limit), maximum: Some(limit) };
+    let limits = [(Resource::Cpu, EXTRACT_TIME_MAX.as_secs()), (Resource::As, EXTRACT_MEMORY_MAX)];
+    for (resource, limit) in limits {
+        setrlimit(resource, at_most(limit)).map_err(|why| format!("failed to set resource limits: {why}"))?;
+    }
+    let files = FileRights::Confined { read: Vec::new(), write: Vec::new() };
+    #[cfg(target_os = "linux")]
+    restrict::drop_rights(&Confinement { files, network: Network::Denied })?;
+    #[cfg(not(target_os = "linux"))]
+    let _ = files;
+    Ok(crate::extract::extract_stdin(format))
 }
 
 /// Drop rights, then become the program.
@@ -128,6 +160,11 @@ fn enter(confinement: &OsString, command: &[OsString]) -> Result<ExitCode, Strin
     let _ = confinement;
     let why = std::process::Command::new(program).args(args).exec();
     Err(format!("{}: {why}", program.display()))
+}
+
+/// The arguments with which a launcher extracts the text of a document.
+pub(crate) fn extract_args(format: DocumentFormat) -> [&'static str; 3] {
+    [ARGUMENT, EXTRACT, format.as_str()]
 }
 
 /// The arguments with which a launcher supervises a command.

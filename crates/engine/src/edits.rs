@@ -6,7 +6,7 @@ use sapwood_core::entry::{ArtifactPut, ArtifactUse, Body, BranchSummary, Details
 use sapwood_core::port::hook::HookName;
 use sapwood_core::port::store::{Append, Appended, Expect, hash_request};
 use sapwood_core::trim::plan_trim;
-use sapwood_core::{EntryId, Scope, Seq, SessionId};
+use sapwood_core::{EntryId, Right, Scope, Seq, SessionId};
 use serde_json::json;
 
 use crate::hook::{EventLocation, HookDecision, text_of};
@@ -55,6 +55,17 @@ impl Edits<'_> {
         (append.idempotency_key, append.request) = (options.idempotency_key, request);
         append.audit = options.audited.map(|what| edit(session, what));
         self.engine.log().append(scope, append).await
+    }
+
+    /// Store the media of messages that are injected next. The caller must be able to write to the session.
+    pub async fn put_media(self, scope: &Scope, session: &SessionId, media: Vec<Vec<u8>>) -> Result<()> {
+        if !media.is_empty() {
+            self.engine.directory().check_right(scope, session, Right::Write).await?;
+        }
+        for bytes in media {
+            self.engine.store.put_blob(scope, bytes).await?;
+        }
+        Ok(())
     }
 
     /// Move the leaf to an entry. A summary of the abandoned branch, if given, becomes the new leaf.
@@ -162,12 +173,11 @@ impl Edits<'_> {
         usage: ArtifactUse,
         content: BlobRef,
     ) -> Result<Appended> {
+        if usage == ArtifactUse::Input {
+            return self.engine.inputs().add(scope, session, content, None).await;
+        }
         let name = content.name.clone().unwrap_or_else(|| content.blob.to_string());
-        let what = match usage {
-            ArtifactUse::Input => "input",
-            ArtifactUse::Artifact => "artifact",
-        };
-        let put = ArtifactPut { name, usage, content };
-        self.engine.log().append_one(scope, session, put, Some(edit(session, what))).await
+        let put = ArtifactPut::new(name, usage, content);
+        self.engine.log().append_one(scope, session, put, Some(edit(session, "artifact"))).await
     }
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use sapwood_core::Agent;
 use sapwood_core::port::clock::Clock;
+use sapwood_core::port::document::DocumentReader;
 use sapwood_core::port::links::AnswerLinks;
 use sapwood_core::port::skill::SkillCatalog;
 use sapwood_core::port::store::Store;
@@ -14,6 +15,7 @@ use sapwood_core::port::tokens::Tokenizers;
 use sapwood_core::pressure::Thresholds;
 
 use crate::backends::Backends;
+use crate::document_cache::DocumentCache;
 use crate::error::{EngineError, Result};
 use crate::fragments::FragmentHub;
 use crate::graft_cache::GraftCache;
@@ -37,6 +39,7 @@ pub struct Engine {
     pub(crate) tokens: Arc<TokenCache>,
     pub(crate) fragments: Arc<FragmentHub>,
     pub(crate) graft_cache: Arc<GraftCache>,
+    pub(crate) documents: Arc<DocumentCache>,
     pub(crate) config: Arc<EngineConfig>,
     /// How many nested hook calls led to this engine's current operation; bounded to stop hook loops.
     pub(crate) depth: u8,
@@ -50,6 +53,8 @@ pub struct EngineConfig {
     /// The installed hooks, in call order.
     pub hooks: HookRegistry,
     pub skills: Option<Arc<dyn SkillCatalog>>,
+    /// Extracts the text of documents. Without it, only inputs that are text or images can be read.
+    pub documents: Option<Arc<dyn DocumentReader>>,
     /// How memories are extracted and searched.
     pub memory: MemoryConfig,
     /// The pressure thresholds for sessions whose agent sets none.
@@ -70,6 +75,7 @@ impl Default for EngineConfig {
             backends: None,
             hooks: HookRegistry::default(),
             skills: None,
+            documents: None,
             memory: MemoryConfig::default(),
             thresholds: Thresholds::default(),
             session_defaults: SessionDefaults { agent: Some(Agent::default_with(None)), cwd: None },
@@ -90,6 +96,7 @@ impl Engine {
             tokens: Arc::default(),
             fragments: Arc::default(),
             graft_cache: Arc::default(),
+            documents: Arc::default(),
             config: Arc::default(),
             depth: 0,
         }

@@ -10,6 +10,7 @@
 //! | [`Engine::turn_control`] | [`turn`] | cancel, steer, answer and show turns from any process |
 //! | [`Engine::approvals`] | [`turn`] | list questions of all sessions, escalate and expire them, answer links |
 //! | [`Engine::edits`] | [`edits`] | inject messages, branch, label, trim, name artifacts |
+//! | [`Engine::inputs`] | [`inputs`] | add inputs and read their text |
 //! | [`Engine::views`] | [`views`], [`export`] | context, tree, feed, ledger, usage, exports |
 //! | [`Engine::directory`] | [`directory`] | find, list and search sessions; the audit log |
 //! | [`Engine::events`] | [`follow`], [`subscribe`] | follow entries and fragments |
@@ -34,6 +35,7 @@ pub mod config_changes;
 pub mod configuration;
 pub mod directory;
 pub mod doctor;
+mod document_cache;
 pub mod edits;
 mod engine;
 mod error;
@@ -46,6 +48,7 @@ mod graft_cache;
 pub mod hook;
 pub mod import;
 mod inbox;
+pub mod inputs;
 mod lease;
 pub mod log;
 pub mod memory;

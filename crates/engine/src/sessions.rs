@@ -9,7 +9,7 @@ use sapwood_core::port::hook::HookName;
 use sapwood_core::port::store::{
     Append, Appended, AuditAction, Created, Expect, Fork, NewSession, StoreError,
 };
-use sapwood_core::project::summary::Summary;
+use sapwood_core::project::summary::{Lineage, Summary};
 use sapwood_core::scope::Role;
 use sapwood_core::trigger::TRIGGER_PREFIX;
 use sapwood_core::{EntryId, Principal, Right, Scope, Seq, SessionId};
@@ -33,6 +33,8 @@ pub struct OpenOptions {
     pub agent: Option<String>,
     /// The working directory.
     pub cwd: Option<String>,
+    /// The session that starts this one, such as for a delegated task. No entries are shared.
+    pub parent: Option<SessionId>,
 }
 
 /// The point at which a fork diverges from its source.
@@ -114,8 +116,9 @@ impl Sessions<'_> {
         let at = self.engine.clock.now();
         let id = options.id.unwrap_or_else(|| SessionId::mint(at, self.engine.clock.random()));
         let title = options.title.map(|title| checked_text("the title", &title)).transpose()?;
-        let new =
-            NewSession { title, agent: options.agent, cwd: options.cwd, ..NewSession::new(id.clone(), at) };
+        let parent = options.parent.map(|session| Lineage { session, at: None });
+        let (agent, cwd) = (options.agent, options.cwd);
+        let new = NewSession { title, agent, cwd, parent, ..NewSession::new(id.clone(), at) };
         let created = self.engine.store.create(scope, new).await?;
         Ok((id, created))
     }
@@ -181,6 +184,7 @@ impl Sessions<'_> {
         let mut drafts = self.shared_labels(scope, source, now).await?;
         let config = self.engine.configuration().for_fork(scope, &summary, at, &changes).await?;
         drafts.splice(..0, config.into_iter().map(|body| Draft::new(now, body)));
+        drafts.extend(self.engine.inputs().drafts_for_fork(scope, source).await?);
         self.engine.store.fork(scope, Fork { source: source.clone(), at, new, drafts }).await?;
         self.engine.wakeups.wake(&scope.tenant, &id);
         self.engine.hooks().fire(HookName::AfterFork, scope, source, None, || json!({"fork": id})).await;

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use sapwood_core::delegation::Delegation;
 use sapwood_core::entry::{Body, Compaction, Entry};
 use sapwood_core::port::hook::HookName;
 use sapwood_core::port::store::{AuditAction, StoreError, Until};
@@ -151,6 +152,22 @@ impl Views<'_> {
             .each_of_kinds(scope, session, &[Kind::ArtifactPut], |entry| artifacts.apply(&entry))
             .await?;
         Ok(artifacts)
+    }
+
+    /// The session and turn that delegated this session's task; `None` for other sessions.
+    pub async fn delegation(self, scope: &Scope, summary: &Summary) -> Result<Option<Delegation>> {
+        if summary.parent.is_none() {
+            return Ok(None);
+        }
+        let mut found = None;
+        let visit = |entry: Entry| {
+            if let Body::CustomInfo(info) = &entry.body {
+                found = Delegation::from_info(info).or(found.take());
+            }
+        };
+        let configuration = self.engine.configuration();
+        configuration.each_own_of_kinds(scope, &summary.id, &[Kind::CustomInfo], Seq::ZERO, visit).await?;
+        Ok(found)
     }
 
     pub async fn usage(self, scope: &Scope, session: &SessionId) -> Result<UsageReport> {

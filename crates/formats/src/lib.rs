@@ -15,4 +15,4 @@ pub mod message;
 pub mod responses;
 pub mod workflow;
 
-pub use message::{MessageError, read_message};
+pub use message::{MessageError, MessageIn, read_message, read_message_with_media};

@@ -13,6 +13,7 @@ mod all {
     mod harness;
     mod hooks;
     mod import;
+    mod inputs;
     mod memory;
     mod memory_crossing;
     mod own;

@@ -12,6 +12,7 @@ mod cookie;
 mod download;
 mod extract;
 mod health;
+mod hint;
 mod json;
 mod listen;
 mod metrics;

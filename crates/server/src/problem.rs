@@ -10,6 +10,7 @@ use sapwood::core::StoreError;
 use sapwood::core::id::IdError;
 use sapwood::formats::MessageError;
 
+use crate::hint::hint_for;
 use crate::request_id::RequestId;
 use crate::wire;
 
@@ -93,6 +94,7 @@ impl Problem {
             status: status.as_u16(),
             code: self.code.to_owned(),
             detail: self.detail.clone(),
+            hint: hint_for(self.code).map(str::to_owned),
         }
     }
 }

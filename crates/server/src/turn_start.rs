@@ -4,7 +4,7 @@ use sapwood::SessionId;
 use sapwood::core::Part;
 use sapwood::core::entry::Body;
 use sapwood::engine::turn::{OnWait, SendOptions, Sent};
-use sapwood::formats::read_message;
+use sapwood::formats::read_message_with_media;
 use serde_json::{Value, json};
 
 use crate::auth::Caller;
@@ -28,7 +28,8 @@ pub async fn begin_turn(
         wire::IfRunning::Queue => sapwood::engine::turn::IfRunning::Queue,
     };
     let options = SendOptions { if_running, on_wait: OnWait::Leave };
-    let sent = state.engine.turns().send(&caller.scope, session, input_parts(input)?, options).await?;
+    let parts = input_parts(state, caller, session, input).await?;
+    let sent = state.engine.turns().send(&caller.scope, session, parts, options).await?;
     let accepted = wire::Accepted::of(session);
     Ok(match sent {
         Sent::Started(running) => {
@@ -40,15 +41,22 @@ pub async fn begin_turn(
     })
 }
 
-/// Parses input like the content of a user message: a string or an array of parts.
-pub fn input_parts(input: &Value) -> Result<Vec<Part>> {
+/// Parses input like the content of a user message: a string or an array of parts. Stores its inline media.
+pub async fn input_parts(
+    state: &State,
+    caller: &Caller,
+    session: &SessionId,
+    input: &Value,
+) -> Result<Vec<Part>> {
     let message = json!({ "role": "user", "content": input }).to_string();
+    let message = read_message_with_media(message.as_bytes())?;
     let mut parts = Vec::new();
-    for body in read_message(message.as_bytes())? {
+    for body in message.bodies {
         match body {
             Body::UserMessage(message) => parts.extend(message.parts),
             _ => return Err(Problem::invalid("the input has a part that a user message cannot contain")),
         }
     }
+    state.engine.edits().put_media(&caller.scope, session, message.media).await?;
     Ok(parts)
 }

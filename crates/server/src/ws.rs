@@ -238,7 +238,8 @@ async fn execute(
             Ok(json!({ "approval": approval }))
         }
         ClientMessage::Steer { input } => {
-            let queued = engine.turn_control().steer(scope, session, input_parts(&input)?).await?;
+            let parts = input_parts(state, caller, session, &input).await?;
+            let queued = engine.turn_control().steer(scope, session, parts).await?;
             Ok(json!({ "queued": queued }))
         }
         ClientMessage::Cancel => {

@@ -132,9 +132,9 @@ export async function upload<P extends keyof paths>(
 export function hintFor(error: unknown): string {
   const code = error instanceof ApiError ? error.code : "";
   const hints: Record<string, string> = {
-    "network.unreachable": "Check that `sapwood serve` is running. This page reconnects automatically.",
-    "auth.required": "Sign in with a key. Create one with `sapwood key new --user NAME`.",
-    "auth.invalid": "The key is unknown, revoked or expired. Create a new one with `sapwood key new`.",
+    "network.unreachable": "Check that the server is running. This page reconnects automatically.",
+    "auth.required": "Sign in with a key. The server's operator can create one.",
+    "auth.invalid": "The key is unknown, revoked or expired. Ask the server's operator for a new one.",
     "auth.origin": "Open the console at the server's own address, not through another site.",
     "key.scope": "Your key is read-only. Ask for a key with the scope `write`.",
     "session.denied": "Ask the session's owner to share it with you as a collaborator.",
@@ -151,7 +151,7 @@ export function hintFor(error: unknown): string {
     "share.exceeded": "Close other pages and clients that follow sessions, or wait a moment.",
     "server.full": "The server has reached its limit on requests. Try again in a moment.",
     "input.too_large": "Send smaller parts, or raise the limit in sapwood.toml.",
-    "input.format": "Run `sapwood import FILE` on the server to import databases and other formats.",
+    "input.format": "Ask the server's operator to import databases and other formats.",
     "model.none": "Start the server with a model: set a provider's key, or use the demo model.",
     "store.busy": "The store is busy. Try again in a moment.",
     "request.timeout": "The server is slow right now. Try again.",

@@ -1,10 +1,12 @@
-// The message input. While a turn runs, input is queued for the next turn or steers the running turn.
-import { useEffect, useRef, useState } from "react";
+// The message input. While a turn runs, input is queued for the next turn or steers the running turn. Dropped files
+// become inputs of the session.
+import { type DragEvent, useEffect, useRef, useState } from "react";
 import { send } from "../api/client";
 import { invalidateSession } from "../api/queries";
 import { Button } from "../ui/base";
 import { useKeys } from "../ui/keys";
 import { notifyError } from "../ui/toast";
+import { uploadFiles } from "./uploadFiles";
 
 const LINES_MAX = 14;
 const drafts = new Map<string, string>();
@@ -19,6 +21,7 @@ export function Composer({ session, openTurn, onSent }: Props) {
   const [text, setText] = useState(drafts.get(session) ?? "");
   const [isBusy, setBusy] = useState(false);
   const field = useRef<HTMLTextAreaElement>(null);
+  const picker = useRef<HTMLInputElement>(null);
   useKeys({ c: () => field.current?.focus() });
   useEffect(() => {
     drafts.set(session, text);
@@ -49,6 +52,11 @@ export function Composer({ session, openTurn, onSent }: Props) {
       field.current?.focus();
     }
   };
+  const onDrop = (event: DragEvent) => {
+    if (event.dataTransfer.files.length === 0) return;
+    event.preventDefault();
+    void uploadFiles(session, "inputs", [...event.dataTransfer.files]);
+  };
   const onKey = (event: React.KeyboardEvent) => {
     if (event.key === "Escape") field.current?.blur();
     if (event.key !== "Enter" || event.shiftKey || event.nativeEvent.isComposing) return;
@@ -58,6 +66,8 @@ export function Composer({ session, openTurn, onSent }: Props) {
   return (
     <form
       className="composer"
+      onDragOver={(event) => event.preventDefault()}
+      onDrop={onDrop}
       onSubmit={(event) => {
         event.preventDefault();
         void submit(false);
@@ -71,6 +81,20 @@ export function Composer({ session, openTurn, onSent }: Props) {
         value={text}
         onChange={(event) => setText(event.target.value)}
         onKeyDown={onKey}
+      />
+      <Button icon="upload" title="Add files that the model can read" onClick={() => picker.current?.click()}>
+        Attach
+      </Button>
+      <input
+        ref={picker}
+        type="file"
+        multiple
+        hidden
+        aria-label="Files to attach"
+        onChange={(event) => {
+          if (event.target.files) void uploadFiles(session, "inputs", [...event.target.files]);
+          event.target.value = "";
+        }}
       />
       {openTurn && (
         <Button icon="branch" disabled={isBusy || text.trim() === ""} onClick={() => void submit(true)}>

@@ -1,15 +1,14 @@
 // Inputs, artifacts and grafts of the session. Drop files to upload them.
 import { type DragEvent, type FormEvent, useRef, useState } from "react";
-import { type Artifact, fill, send, upload } from "../api/client";
+import { type Artifact, fill, send } from "../api/client";
 import { invalidateSession, useMe, useView } from "../api/queries";
 import { cleanLine } from "../text/clean";
 import { Button, ErrorNote, Loading, Name, Time } from "../ui/base";
 import { bytes } from "../ui/format";
 import { to } from "../ui/route";
-import { notify, notifyError } from "../ui/toast";
+import { notifyError } from "../ui/toast";
 import type { ViewProps } from "./SessionPage";
-
-type Noun = "artifacts" | "inputs";
+import { type Noun, uploadFiles } from "./uploadFiles";
 
 export default function FilesView({ session }: ViewProps) {
   return (
@@ -18,7 +17,7 @@ export default function FilesView({ session }: ViewProps) {
         session={session.id}
         noun="inputs"
         title="Inputs"
-        empty="Files provided to the session. Drop files here to upload them."
+        empty="Files and snippets that the model can read. Drop files here to add them."
       />
       <Files
         session={session.id}
@@ -112,17 +111,7 @@ function Files({
   const picker = useRef<HTMLInputElement>(null);
   const [isOver, setOver] = useState(false);
   const mayWrite = me.data?.may_write !== false;
-  const put = async (chosen: File[]) => {
-    for (const file of chosen) {
-      try {
-        await upload(`/v1/sessions/{session}/${noun}`, { session }, { name: file.name }, file);
-        notify(`${file.name} uploaded`);
-      } catch (error) {
-        notifyError(error);
-      }
-    }
-    invalidateSession(session, noun);
-  };
+  const put = (chosen: globalThis.File[]) => uploadFiles(session, noun, chosen);
   const onDrop = (event: DragEvent) => {
     event.preventDefault();
     setOver(false);
@@ -182,6 +171,7 @@ function File({ file, href }: { file: Artifact; href: string }) {
         <p className="quiet">
           {bytes(file.content.bytes)} · {file.content.mime} · version {file.version} · <Time at={file.at} />
         </p>
+        {file.source && <p className="quiet">from {cleanLine(file.source, 200)}</p>}
       </div>
       <a
         className="button ghost compact"

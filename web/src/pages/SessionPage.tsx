@@ -139,7 +139,8 @@ function Head({ session, snapshot }: ViewProps) {
           )}
           {parent && (
             <a href={to(["s", parent])}>
-              <Icon name="fork" /> fork of another session
+              <Icon name="fork" />{" "}
+              {session.inherited > 0 ? "fork of another session" : "started by another session"}
             </a>
           )}
           <code className="row-id">{session.id}</code>

@@ -45,6 +45,11 @@ export const SessionRow = memo(function SessionRow({ session, hit, hits, words }
               <Icon name="fork" /> fork
             </span>
           )}
+          {session.inherited === 0 && session.parent && (
+            <span title={`started by session ${session.parent.session}`}>
+              <Icon name="fork" /> from {session.parent.session.slice(0, 13)}
+            </span>
+          )}
           {session.compactions > 0 && <span>{plural(session.compactions, "compaction")}</span>}
           {session.cwd && (
             <span className="row-cwd">

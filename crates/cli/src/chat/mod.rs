@@ -9,6 +9,7 @@ mod command;
 pub mod headless;
 mod keys;
 mod markdown;
+mod mentions;
 pub mod outcome;
 pub mod pick_session;
 mod prompt;
@@ -19,6 +20,7 @@ mod view;
 pub mod watch;
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::time::Instant;
 
 use sapwood::core::Kind;
@@ -29,6 +31,7 @@ use sapwood::engine::{SessionEvent, Subscription};
 use sapwood::{Part, SessionId};
 
 use crate::app::App;
+use crate::cmd::files::attach;
 use crate::failure::{Failure, Result};
 use crate::render::{self, BOLD, DIM, GREEN, RED, YELLOW, clean, fit};
 
@@ -54,6 +57,8 @@ pub struct Chat<'a> {
     allowed_tools: BTreeSet<String>,
     screen: Screen,
     prompt: Prompt,
+    /// Files to add to the session with the next message.
+    files: Vec<PathBuf>,
     /// Text that was typed but not sent. The next prompt starts with it.
     typed: String,
 }
@@ -66,12 +71,17 @@ enum ChatFlow {
 }
 
 impl<'a> Chat<'a> {
-    pub fn new(app: &'a mut App, session: Option<SessionId>, template: SessionTemplate) -> Result<Self> {
+    pub fn new(
+        app: &'a mut App,
+        session: Option<SessionId>,
+        template: SessionTemplate,
+        files: Vec<PathBuf>,
+    ) -> Result<Self> {
         crate::app_paths::create_home(&app.paths.home)?;
         let prompt = Prompt::new(app.paths.home.join(HISTORY_FILE))?;
         let screen = Screen::new(ScreenMode::of_stdout());
         let (allowed_tools, typed) = (BTreeSet::new(), String::new());
-        Ok(Self { app, session, template, allowed_tools, screen, prompt, typed })
+        Ok(Self { app, session, template, allowed_tools, screen, prompt, files, typed })
     }
 
     pub async fn run(mut self) -> Result<()> {
@@ -133,6 +143,7 @@ impl<'a> Chat<'a> {
     /// Send a message and follow the turn.
     async fn send_message(&mut self, text: &str) -> Result<()> {
         let session = self.ensure_session().await?;
+        self.add_files(&session, text).await?;
         let events = self.subscribe(&session).await?;
         let options = SendOptions { if_running: IfRunning::Queue, on_wait: OnWait::Stay };
         let parts = vec![Part::text(text.trim())];
@@ -151,6 +162,21 @@ impl<'a> Chat<'a> {
                 Err(error.into())
             }
         }
+    }
+
+    /// Add the files of `--file` and the files that the message mentions as `@path` to the session's inputs.
+    async fn add_files(&mut self, session: &SessionId, text: &str) -> Result<()> {
+        let mentions = mentions::find(text, std::path::Path::is_file);
+        for path in &mentions.missing {
+            self.print_line(format!("{YELLOW}!{YELLOW:#} no file {}; it is sent as text", clean(path)))?;
+        }
+        let files: Vec<PathBuf> = std::mem::take(&mut self.files).into_iter().chain(mentions.files).collect();
+        for path in files {
+            if let Some(added) = attach(self.app, session, &path).await? {
+                self.print_line(format!("{DIM}added {}{DIM:#}", clean(&added)))?;
+            }
+        }
+        Ok(())
     }
 
     async fn ensure_session(&mut self) -> Result<SessionId> {

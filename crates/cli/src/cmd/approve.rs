@@ -3,6 +3,7 @@
 use std::io::Write;
 
 use clap::Args;
+use sapwood::Seq;
 use sapwood::core::entry::ApprovalAnswer;
 use sapwood::engine::turn::OnWait;
 use serde_json::json;
@@ -53,10 +54,14 @@ async fn answer(app: &mut App, approval: &str, answer: ApprovalAnswer, reason: O
     app.open_backends()?;
     let session = app.engine.turn_control().answer(&app.scope, approval, answer, reason).await?;
     let run = app.engine.flows().run_of(&app.scope, &session).await?;
+    let after = match &run {
+        Some(run) => app.engine.directory().summary(&app.scope, run).await?.head.seq,
+        None => Seq::ZERO,
+    };
     if let Some(run) = &run {
         // The turn belongs to a flow run: resume the run, which then continues with the next roles.
         match app.engine.flows().resume(&app.scope, run).await {
-            Ok(Some(running)) => return super::flow::continue_run(app, running).await,
+            Ok(Some(running)) => return super::flow::continue_run(app, running, after).await,
             Ok(None) => {}
             Err(error) if matches!(error.code(), "session.leased" | "flow.not_found") => {}
             Err(error) => return Err(error.into()),
@@ -66,7 +71,7 @@ async fn answer(app: &mut App, approval: &str, answer: ApprovalAnswer, reason: O
     match app.engine.turns().resume(&app.scope, &session, OnWait::Leave).await {
         Ok(Some(running)) => {
             deliver(app, turn.with(running), JsonOutput::Report).await?;
-            resume_run(app, run).await
+            resume_run(app, run, after).await
         }
         Ok(None) => print_answered(app, &session),
         Err(error) if error.code() == "session.leased" => print_answered(app, &session),
@@ -75,10 +80,10 @@ async fn answer(app: &mut App, approval: &str, answer: ApprovalAnswer, reason: O
 }
 
 /// Resumes the flow run, because the process that ran it may have exited while this process ran the turn.
-async fn resume_run(app: &mut App, run: Option<sapwood::SessionId>) -> Result<()> {
+async fn resume_run(app: &mut App, run: Option<sapwood::SessionId>, after: Seq) -> Result<()> {
     let Some(run) = run else { return Ok(()) };
     match app.engine.flows().resume(&app.scope, &run).await {
-        Ok(Some(running)) => super::flow::continue_run(app, running).await,
+        Ok(Some(running)) => super::flow::continue_run(app, running, after).await,
         Ok(None) => Ok(()),
         Err(error) if matches!(error.code(), "session.leased" | "flow.not_found") => Ok(()),
         Err(error) => Err(error.into()),

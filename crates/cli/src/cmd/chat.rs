@@ -1,12 +1,14 @@
 //! `sapwood chat`: an interactive conversation, or a single prompt for scripts.
 
 use std::io::{IsTerminal, Read};
+use std::path::PathBuf;
 
 use clap::Args;
 use sapwood::core::agent::Agent;
 use sapwood::engine::turn::{OnWait, SendOptions, Sent};
 use sapwood::{Part, SessionId};
 
+use super::files::attach;
 use super::new::directory;
 use super::send::{TurnSubscription, deliver};
 use super::session_options::StartArgs;
@@ -28,6 +30,7 @@ const STDIN_BYTES_MAX: u64 = 4 << 20;
 Examples:
   sapwood chat
   sapwood chat --continue --model anthropic/claude-sonnet-4-5
+  sapwood chat --file report.pdf -p \"Summarise the report\"
   git diff | sapwood chat -p \"Review this change\"")]
 pub struct ChatArgs {
     /// Session to continue: id, unique prefix, or @last; default: a new session
@@ -44,6 +47,9 @@ pub struct ChatArgs {
     /// Send this prompt, print the answer and exit; - reads it from stdin
     #[arg(long, short = 'p', value_name = "PROMPT", allow_hyphen_values = true)]
     prompt: Option<String>,
+    /// Add this file to the session's inputs; repeat it for several files
+    #[arg(long = "file", value_name = "FILE")]
+    files: Vec<PathBuf>,
     #[command(flatten)]
     start: StartArgs,
 }
@@ -67,20 +73,32 @@ pub async fn run(app: &mut App, args: ChatArgs) -> Result<()> {
     }
     let context = args.start.context(&directory(None)?)?;
     let template = SessionTemplate { agent: choose_agent(app, &args)?, context };
+    check_files(&args.files)?;
     let prompt = read_prompt(args.prompt.as_deref())?;
     if let (Some(session), Some(model)) = (&session, &args.model) {
         pick_session::change_model(app, session, model).await?;
     }
     match prompt {
-        Some(prompt) => send_prompt(app, session, template, &prompt).await,
+        Some(prompt) => send_prompt(app, session, template, &args.files, &prompt).await,
         None if app.format() == Format::Json => {
             Err(Failure::usage("--json requires a prompt", "give one with -p or on stdin"))
         }
         None if !std::io::stdout().is_terminal() => {
             Err(Failure::usage("stdout is not a terminal", "give a prompt with -p to print only the answer"))
         }
-        None => Box::pin(Chat::new(app, session, template)?.run()).await,
+        None => Box::pin(Chat::new(app, session, template, args.files)?.run()).await,
     }
+}
+
+/// Check that the files exist before a session is created for them.
+fn check_files(files: &[PathBuf]) -> Result<()> {
+    for path in files {
+        let found = std::fs::metadata(path).map_err(|error| Failure::file(path, &error))?;
+        if found.is_dir() {
+            return Err(Failure::new("file.io", format!("{} is a directory", path.display())));
+        }
+    }
+    Ok(())
 }
 
 fn choose_agent(app: &App, args: &ChatArgs) -> Result<Agent> {
@@ -147,6 +165,7 @@ async fn send_prompt(
     app: &mut App,
     session: Option<SessionId>,
     template: SessionTemplate,
+    files: &[PathBuf],
     prompt: &str,
 ) -> Result<()> {
     let session = match session {
@@ -161,6 +180,9 @@ async fn send_prompt(
             session
         }
     };
+    for path in files {
+        attach(app, &session, path).await?;
+    }
     let turn = TurnSubscription::open(app, &session).await?;
     let options = SendOptions { on_wait: OnWait::Leave, ..SendOptions::default() };
     match app.engine.turns().send(&app.scope, &session, vec![Part::text(prompt)], options).await? {

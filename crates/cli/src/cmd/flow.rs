@@ -138,7 +138,7 @@ async fn start(app: &mut App, args: RunArgs) -> Result<()> {
     let start = StartFlow { flow, input: args.input, run, improve: args.improve, cwd, mirror };
     let running = app.engine.flows().start(&app.scope, start).await?;
     let mirror = mirror_of(app, &running.run, None).await?;
-    deliver(app, running, mirror).await
+    deliver(app, running, mirror, Seq::ZERO).await
 }
 
 fn check(app: &mut App, file: &std::path::Path) -> Result<()> {
@@ -183,7 +183,7 @@ async fn resume(app: &mut App, given: &str, mirror: Option<PathBuf>) -> Result<(
     match app.engine.flows().resume(&app.scope, &run).await? {
         Some(running) => {
             let mirror = mirror_of(app, &run, mirror).await?;
-            deliver(app, running, mirror).await
+            deliver(app, running, mirror, Seq::ZERO).await
         }
         None => {
             note(app.format(), "nothing to resume: the run has ended");
@@ -193,10 +193,10 @@ async fn resume(app: &mut App, given: &str, mirror: Option<PathBuf>) -> Result<(
     }
 }
 
-/// Continues a run after a pending approval of one of its roles was answered.
-pub async fn continue_run(app: &mut App, running: RunningFlow) -> Result<()> {
+/// Continues a run after a pending approval of one of its roles was answered. Prints only what happened after `after`.
+pub async fn continue_run(app: &mut App, running: RunningFlow, after: Seq) -> Result<()> {
     let mirror = mirror_of(app, &running.run, None).await?;
-    deliver(app, running, mirror).await
+    deliver(app, running, mirror, after).await
 }
 
 async fn cancel(app: &mut App, given: &str) -> Result<()> {
@@ -212,10 +212,10 @@ async fn cancel(app: &mut App, given: &str) -> Result<()> {
 }
 
 /// Prints progress until the run ends or waits, then the state of the run.
-async fn deliver(app: &mut App, running: RunningFlow, mirror: Option<Mirror>) -> Result<()> {
+async fn deliver(app: &mut App, running: RunningFlow, mirror: Option<Mirror>, after: Seq) -> Result<()> {
     let run = running.run.clone();
     note(app.format(), &format!("run {run}"));
-    let report = watch(app, running).await;
+    let report = watch(app, running, after).await;
     if let Some(mirror) = mirror {
         mirror.finish().await;
     }
@@ -226,7 +226,8 @@ async fn deliver(app: &mut App, running: RunningFlow, mirror: Option<Mirror>) ->
     outcome_of(&report)
 }
 
-async fn watch(app: &App, running: RunningFlow) -> Result<FlowReport> {
+/// Prints the feed of a run. The feed is folded from the start, and printed after `after`.
+async fn watch(app: &App, running: RunningFlow, after: Seq) -> Result<FlowReport> {
     let mut follower = app.engine.events().follow(&app.scope, &running.run, Seq::ZERO).await?;
     let mut feed = Feed::default();
     let ended = running.ended();
@@ -236,7 +237,7 @@ async fn watch(app: &App, running: RunningFlow) -> Result<FlowReport> {
             record = follower.next() => {
                 let Ok(entry) = record?.into_entry() else { continue };
                 feed.apply(&entry);
-                for item in feed.news().filter(|item| !item.is_state_change()) {
+                for item in feed.news().filter(|item| entry.meta.seq > after && !item.is_state_change()) {
                     note(app.format(), &fit(&format!("{}: {}", item.label, item.text), 110));
                 }
             }

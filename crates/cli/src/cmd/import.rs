@@ -14,6 +14,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
+use sapwood::Engine;
 use sapwood::engine::import::{
     ImportOptions, ImportReport as SessionReport, Mode, ReportedProblem, SiblingSessions,
 };
@@ -22,7 +23,7 @@ use serde::Serialize;
 
 use crate::app::App;
 use crate::failure::{Failure, Result};
-use crate::render::{DIM, RED, clean, plural};
+use crate::render::{DIM, RED, clean, note, plural};
 
 /// Number of files from which store lookups are shared between files.
 const SHARED_LOOKUP_FILES_MIN: usize = 50;
@@ -57,6 +58,11 @@ impl ImportFormatArg {
         Format::ALL.iter().copied().find(|format| format.as_str() == value.get_name())
     }
 }
+
+/// Maximum size of a file that is shown without importing it.
+const LOADED_BYTES_MAX: u64 = 256 << 20;
+/// Maximum number of problems that are printed for such a file.
+const PROBLEMS_SHOWN_MAX: usize = 10;
 
 /// Import sessions from files
 ///
@@ -158,6 +164,47 @@ pub async fn run(app: &mut App, args: ImportArgs) -> Result<()> {
     match taken {
         0 => Err(Failure::new("import.nothing", "no session could be imported")),
         _ => Ok(()),
+    }
+}
+
+/// Imports a file into a store in memory, for a command that only shows it. Problems are printed to stderr.
+pub async fn load(app: &App, path: &Path) -> Result<Engine> {
+    let bytes = std::fs::metadata(path).map_err(|error| Failure::file(path, &error))?.len();
+    if bytes > LOADED_BYTES_MAX {
+        let message = format!("{} has {bytes} bytes, over the limit of {LOADED_BYTES_MAX}", path.display());
+        let hint = "import it with `sapwood import`, then show the session";
+        return Err(Failure::new("input.too_large", message).with_hint(hint));
+    }
+    let engine = sapwood::open_engine("memory:", sapwood::store::OpenOptions::default())?;
+    let source = source::Source::open(path, indicatif::ProgressBar::hidden())?;
+    let (scope, options) = (app.scope.clone(), ImportOptions::new(Mode::Write));
+    let mut reports = Vec::new();
+    match source.detect().unwrap_or(Format::Sapwood) {
+        Format::Sapwood => {
+            let file = own::OwnFile { engine: engine.clone(), scope, options };
+            file.read(source, |report| {
+                reports.push(report);
+                Ok(())
+            })
+            .await?;
+        }
+        format => {
+            let target = foreign::ImportTarget { engine: &engine, scope: &scope, options };
+            match format {
+                Format::OpenCode => reports = database::import(&target, path).await?,
+                format => reports.push(foreign::import_file(target, source, format).await?),
+            }
+        }
+    }
+    let problems = reports.iter().flat_map(|report| &report.problems);
+    for problem in problems.take(PROBLEMS_SHOWN_MAX) {
+        let line = problem.line.map_or(String::new(), |line| format!("line {line}: "));
+        note(app.format(), &format!("{line}{}", problem.message));
+    }
+    match reports.iter().any(|report| report.taken) {
+        true => Ok(engine),
+        false => Err(Failure::new("import.nothing", format!("{} contains no session", path.display()))
+            .with_hint("give a session file; run `sapwood help import` to list the formats")),
     }
 }
 

@@ -4,6 +4,7 @@ use std::io::Write;
 
 use clap::Args;
 use sapwood::EntryId;
+use sapwood::core::delegation::Delegation;
 use sapwood::core::entry::Strategy;
 use sapwood::core::project::context::Context;
 use sapwood::core::project::summary::Summary;
@@ -32,12 +33,13 @@ pub async fn run(app: &mut App, args: InfoArgs) -> Result<()> {
         0 => None,
         _ => state_of(&app.engine.views().context(&app.scope, &session, None).await?),
     };
-    let shown = Info { summary, context };
+    let delegated = app.engine.views().delegation(&app.scope, &summary).await?;
+    let shown = Info { summary, context, delegated };
     if app.out.is_json() {
         return app.out.json(&shown);
     }
     let context = shown.context.map(|state| ("context", format!("{} ({})", state.state, state.strategy)));
-    for (key, value) in facts(&shown.summary).into_iter().chain(context) {
+    for (key, value) in facts(&shown.summary, shown.delegated.as_ref()).into_iter().chain(context) {
         writeln!(app.out, "{key}: {}", clean(&value))?;
     }
     Ok(())
@@ -50,6 +52,9 @@ struct Info {
     /// None if the context contains the whole conversation.
     #[serde(skip_serializing_if = "Option::is_none")]
     context: Option<ContextState>,
+    /// The session and turn that delegated this session's task.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    delegated: Option<Delegation>,
 }
 
 /// The compaction that makes the context shorter than the conversation.
@@ -71,7 +76,7 @@ fn state_of(context: &Context) -> Option<ContextState> {
     Some(ContextState { state, strategy: strategy.as_str(), entry: compaction.id })
 }
 
-fn facts(summary: &Summary) -> Vec<(&'static str, String)> {
+fn facts(summary: &Summary, delegated: Option<&Delegation>) -> Vec<(&'static str, String)> {
     let spent = summary.spend.total();
     let mut facts = vec![("id", summary.id.to_string())];
     let mut add = |key, value: Option<String>| facts.extend(value.map(|value| (key, value)));
@@ -90,7 +95,8 @@ fn facts(summary: &Summary) -> Vec<(&'static str, String)> {
     add("compactions", Some(summary.compactions.to_string()).filter(|_| summary.compactions > 0));
     add("cost", Some(cost(spent.cost_nano_usd)).filter(|_| spent.calls > 0));
     add("open turn", summary.open_turn.map(|turn| turn.to_string()));
-    add("forked from", summary.parent.as_ref().map(|parent| parent.session.to_string()));
+    let parent = summary.parent.as_ref().map(|parent| parent.session.to_string());
+    add(if delegated.is_some() { "delegated by" } else { "forked from" }, parent);
     add(
         "shares",
         Some(format!("{} entries with its parent", summary.inherited)).filter(|_| summary.inherited > 0),

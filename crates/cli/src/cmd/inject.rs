@@ -10,9 +10,10 @@ use clap::builder::NonEmptyStringValueParser;
 use clap::{ArgGroup, Args};
 use sapwood::core::port::store::{APPEND_ENTRIES_MAX, Appended, BODY_BYTES_MAX};
 use sapwood::engine::edits::InjectOptions;
-use sapwood::formats::read_message;
+use sapwood::formats::{MessageIn, read_message_with_media};
 use sapwood::{Body, EntryId, Seq, SessionId};
 use serde::Serialize;
+use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use crate::app::App;
@@ -34,14 +35,25 @@ const LINE_BYTES_MAX: usize = BODY_BYTES_MAX;
 Examples:
   sapwood inject @last --role user --text \"hello\"
   echo \"a long note\" | sapwood inject @last --role system --text -
-  sapwood inject @last --message - < messages.jsonl")]
-#[command(group = ArgGroup::new("what").required(true).args(["text", "message"]))]
+  sapwood inject @last --message - < messages.jsonl
+  sapwood inject @last --custom review --text \"The reviewer agreed.\"
+  sapwood inject @last --info review --data '{\"score\": 3}'")]
+#[command(group = ArgGroup::new("what").required(true).args(["text", "message", "data"]))]
 pub struct InjectArgs {
     /// Session id, unique prefix, or @last
     session: String,
-    /// Role of the message: user, assistant, tool or system
-    #[arg(long, value_name = "ROLE", required_unless_present = "message", conflicts_with = "message")]
+    /// Role of the message: user, assistant or system; tool results need --message
+    #[arg(long, value_name = "ROLE", required_unless_present_any = ["message", "custom", "info"], conflicts_with = "message")]
     role: Option<String>,
+    /// Append a message of an extension, which the model also receives: the extension's name for it
+    #[arg(long, value_name = "TYPE", requires = "text", conflicts_with_all = ["role", "message"])]
+    custom: Option<String>,
+    /// Append data of an extension, which the model does not receive: the extension's name for it
+    #[arg(long, value_name = "TYPE", requires = "data", conflicts_with_all = ["role", "message", "text", "custom"])]
+    info: Option<String>,
+    /// Data for --info, as JSON
+    #[arg(long, value_name = "JSON", requires = "info", allow_hyphen_values = true)]
+    data: Option<String>,
     /// Text of the message; - reads it from stdin
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     text: Option<String>,
@@ -79,19 +91,37 @@ pub async fn run(app: &mut App, args: InjectArgs) -> Result<()> {
         expected_head: args.expected_head.map(Seq),
         idempotency_key: args.idempotency_key,
         batch: Vec::new(),
+        media: Vec::new(),
         batch_bytes: 0,
     };
-    match (args.message.as_deref(), args.text) {
+    let message = match (args.message.as_deref(), args.info) {
         (Some("-"), _) => return inject_lines(app, &mut writer).await,
-        (Some(json), _) => writer.batch.push((0, read_message(json.as_bytes())?)),
-        (None, text) => {
-            let text = text.unwrap_or_default();
+        (Some(json), _) => read_message_with_media(json.as_bytes())?,
+        (None, Some(name)) => info_message(&name, args.data.as_deref().unwrap_or_default())?,
+        (None, None) => {
+            let text = args.text.unwrap_or_default();
             let text = if text == "-" { read_text()? } else { text };
-            let json = serde_json::json!({ "role": args.role, "content": text }).to_string();
-            writer.batch.push((0, read_message(json.as_bytes()).map_err(with_message_hint)?));
+            text_message(args.role.as_deref(), args.custom.as_deref(), &text)?
         }
-    }
+    };
+    writer.push(0, message);
     writer.write(app).await
+}
+
+fn text_message(role: Option<&str>, custom: Option<&str>, text: &str) -> Result<MessageIn> {
+    let json = match custom {
+        Some(name) => json!({ "role": "custom", "custom_type": name, "content": text }),
+        None => json!({ "role": role, "content": text }),
+    };
+    read_message_with_media(json.to_string().as_bytes()).map_err(with_message_hint)
+}
+
+fn info_message(name: &str, data: &str) -> Result<MessageIn> {
+    let data: Value = serde_json::from_str(data).map_err(|error| {
+        Failure::usage(format!("--data is not valid JSON: {error}"), "quote text: '\"text\"'")
+    })?;
+    let json = json!({ "role": "info", "custom_type": name, "data": data });
+    Ok(read_message_with_media(json.to_string().as_bytes())?)
 }
 
 /// Adds a hint to use --message, because only a JSON message can have more than a role and a text.
@@ -174,6 +204,8 @@ struct BatchWriter {
     idempotency_key: Option<String>,
     /// Bodies of each message with its line number, which is 0 for a message from the command line.
     batch: Vec<(u64, Vec<Body>)>,
+    /// Media inside the messages, stored before the batch is appended.
+    media: Vec<Vec<u8>>,
     batch_bytes: usize,
 }
 
@@ -189,10 +221,15 @@ impl BatchWriter {
             let message = format!("{location} exceeds the limit of {LINE_BYTES_MAX} bytes");
             return Err(Failure::new("input.too_large", message));
         }
-        let bodies = read_message(text).map_err(|error| Failure::from(error).at(location))?;
+        let message = read_message_with_media(text).map_err(|error| Failure::from(error).at(location))?;
         self.batch_bytes += line.len();
-        self.batch.push((number, bodies));
+        self.push(number, message);
         Ok(())
+    }
+
+    fn push(&mut self, number: u64, message: MessageIn) {
+        self.batch.push((number, message.bodies));
+        self.media.extend(message.media);
     }
 
     fn is_full(&self) -> bool {
@@ -203,6 +240,8 @@ impl BatchWriter {
     async fn write(&mut self, app: &mut App) -> Result<()> {
         let batch = std::mem::take(&mut self.batch);
         self.batch_bytes = 0;
+        let media = std::mem::take(&mut self.media);
+        app.engine.edits().put_media(&app.scope, &self.session, media).await?;
         if self.idempotency_key.is_none() {
             for group in groups(batch) {
                 self.append(app, group, None).await?;

@@ -136,11 +136,16 @@ fn print_table(app: &mut App, summaries: &[Summary]) -> Result<()> {
 fn row(summary: &Summary, now: i64, on_terminal: bool) -> Vec<String> {
     let id = summary.id.as_str();
     let title = summary.title.as_deref().or(summary.preview.as_deref()).unwrap_or("-");
+    let shown_id = |id: &str| if on_terminal { short_id(id) } else { id.to_owned() };
+    let parent = summary
+        .parent
+        .as_ref()
+        .map_or(String::new(), |parent| format!(" (parent {})", shown_id(parent.session.as_str())));
     let cwd = summary.cwd.as_deref().unwrap_or("-");
     let spent = summary.spend.total();
     vec![
-        if on_terminal { short_id(id) } else { id.to_owned() },
-        title.to_owned(),
+        shown_id(id),
+        format!("{title}{parent}"),
         summary.state.as_str().to_owned(),
         summary.messages.to_string(),
         age(summary.updated_at.0, now),

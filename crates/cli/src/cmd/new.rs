@@ -40,7 +40,7 @@ pub struct NewArgs {
 pub async fn run(app: &mut App, args: NewArgs) -> Result<()> {
     let id = args.id.map(|id| id.parse()).transpose().map_err(sapwood::Error::from)?;
     let cwd = existing_directory(args.cwd)?;
-    let open = OpenOptions { id, title: args.title, agent: None, cwd: Some(cwd.clone()) };
+    let open = OpenOptions { id, title: args.title, agent: None, cwd: Some(cwd.clone()), parent: None };
     // Without an agent, the session is configured by its first turn, so that it can also be used as a plain store.
     let needs_agent = args.agent.is_some() || app.paths.config.agent.is_some() || args.start.is_given();
     let (id, _) = if needs_agent {

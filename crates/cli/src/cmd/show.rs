@@ -1,14 +1,16 @@
 //! `sapwood show`: the conversation on the active path, as readable text.
 
 use std::io::Write;
+use std::path::Path;
 
 use anstyle::Style;
 use clap::Args;
 use sapwood::core::content::Json;
 use sapwood::core::entry::{Body, Entry};
+use sapwood::core::port::store::{ListFilter, ListOrder, PAGE_ROWS_MAX};
 use sapwood::core::settings::Labels;
 use sapwood::core::{Principal, TimestampMs, TurnId};
-use sapwood::{EntryId, Part, Seq};
+use sapwood::{EntryId, Part, Seq, SessionId};
 use serde::Serialize;
 
 use crate::app::App;
@@ -25,9 +27,11 @@ const INPUT_COLUMNS: usize = 100;
 #[command(after_help = "\
 Examples:
   sapwood show @last
-  sapwood show @last --full")]
+  sapwood show @last --full
+  sapwood show session.jsonl")]
 pub struct ShowArgs {
-    /// Session id, unique prefix, or @last
+    /// Session id, unique prefix, or @last; or a session file, which is shown without importing it
+    #[arg(value_name = "SESSION|FILE")]
     session: String,
     /// Show complete tool inputs and outputs
     #[arg(long)]
@@ -54,9 +58,39 @@ struct EntryLine<'a> {
 }
 
 pub async fn run(app: &mut App, args: ShowArgs) -> Result<()> {
+    if let Some(path) = file_of(&args.session) {
+        return show_file(app, path, args.full).await;
+    }
     let session = app.session_to_read(&args.session).await?;
-    let labels = app.engine.directory().labels(&app.scope, &session).await?;
-    let entries = app.engine.views().path(&app.scope, &session, None).await?;
+    show_session(app, &session, args.full).await
+}
+
+/// The path, if the argument names a file and not a session.
+fn file_of(given: &str) -> Option<&Path> {
+    let path = Path::new(given);
+    let is_session_file = [".jsonl", ".json", ".jsonl.zst"].iter().any(|suffix| given.ends_with(suffix));
+    (is_session_file || given.contains('/') || path.is_file()).then_some(path)
+}
+
+/// Shows the sessions of a file, from a store in memory.
+async fn show_file(app: &mut App, path: &Path, full: bool) -> Result<()> {
+    app.engine = super::import::load(app, path).await?;
+    let filter = ListFilter { limit: PAGE_ROWS_MAX, order: ListOrder::OldestFirst, ..ListFilter::default() };
+    let sessions = app.engine.directory().list(&app.scope, &filter).await?.items;
+    for (at, summary) in sessions.iter().enumerate() {
+        if sessions.len() > 1 && !app.out.is_json() {
+            let title = summary.title.as_deref().or(summary.preview.as_deref()).unwrap_or("-");
+            let gap = if at > 0 { "\n" } else { "" };
+            writeln!(app.out, "{gap}{BOLD}session {} · {}{BOLD:#}\n", summary.id, clean(title))?;
+        }
+        show_session(app, &summary.id, full).await?;
+    }
+    Ok(())
+}
+
+async fn show_session(app: &mut App, session: &SessionId, full: bool) -> Result<()> {
+    let labels = app.engine.directory().labels(&app.scope, session).await?;
+    let entries = app.engine.views().path(&app.scope, session, None).await?;
     for (at, entry) in entries.iter().enumerate() {
         if app.out.is_json() {
             app.out.json(&line_of(entry, &labels))?;
@@ -65,7 +99,7 @@ pub async fn run(app: &mut App, args: ShowArgs) -> Result<()> {
         if at > 0 {
             writeln!(app.out)?;
         }
-        print_entry(&mut app.out, entry, labels.get(entry.meta.id), args.full)?;
+        print_entry(&mut app.out, entry, labels.get(entry.meta.id), full)?;
     }
     Ok(())
 }

@@ -41,6 +41,12 @@ pub async fn run(app: &mut App, args: TreeArgs) -> Result<()> {
     if app.out.is_json() {
         return app.out.json(&outline);
     }
+    let summary = app.engine.directory().summary(&app.scope, &session).await?;
+    if let Some(delegation) = app.engine.views().delegation(&app.scope, &summary).await? {
+        writeln!(app.out, "{DIM}delegated by session {}{DIM:#}", delegation.session)?;
+    } else if let Some(parent) = &summary.parent {
+        writeln!(app.out, "{DIM}forked from session {}{DIM:#}", parent.session)?;
+    }
     let whole = args.all || outline.nodes.len() <= WHOLE_NODES_MAX;
     let drawing = Drawing { sizes: subtree_sizes(&outline), outline: &outline, whole };
     for root in &outline.roots {

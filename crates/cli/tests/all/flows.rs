@@ -223,6 +223,36 @@ fn a_handoff_waits_for_approval_and_a_question_for_an_answer() {
 }
 
 #[test]
+fn an_answer_prints_only_what_is_new_in_the_run() {
+    let world = World::new("sqlite");
+    let writer =
+        actor(&world, "writer", &[vec![hand("1", to("review", "x"))], vec![text("written")]], json!({}));
+    let replies = [
+        vec![hand("1", json!({ "prompt": "Which colour?" }))],
+        vec![hand("2", to("output", "red"))],
+        vec![text("reviewed")],
+    ];
+    let reviewer = actor(&world, "reviewer", &replies, json!({}));
+    let file = write_flow(
+        &world,
+        &[writer, reviewer],
+        &[node("draft", "writer", "writer"), node("review", "reviewer", "reviewer")],
+        &[("input", "draft"), ("draft", "review"), ("review", "output")],
+        json!({}),
+    );
+    let ran = world.run(&["flow", "run", &file, "--id", "r"]);
+    let first: Vec<&str> = ran.stderr.lines().filter(|line| line.contains("draft")).collect();
+    assert!(!first.is_empty(), "the run prints the work on draft: {}", ran.stderr);
+    let view = world.json(&["flow", "show", "r"]);
+    let approval = view["approvals"][0]["approval"].as_str().unwrap().to_owned();
+    let answered = world.run(&["approve", &approval, "--text", "red"]);
+    assert_eq!(answered.status, Some(0), "{}", answered.stderr);
+    for line in first {
+        assert!(!answered.stderr.contains(line), "{line:?} was printed again:\n{}", answered.stderr);
+    }
+}
+
+#[test]
 fn roles_reflect_in_the_improvement_phase_and_the_critic_waits_for_consent() {
     let world = World::new("sqlite");
     let owner = actor(

@@ -23,6 +23,7 @@ mod flows;
 mod gate;
 mod hooks;
 mod inject;
+mod inputs;
 mod interop;
 mod members;
 mod memory;

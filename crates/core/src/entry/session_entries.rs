@@ -75,6 +75,16 @@ pub struct ArtifactPut {
     pub usage: ArtifactUse,
     /// The file's content.
     pub content: BlobRef,
+    /// Where the text was retrieved from, such as a URL. An input with a source is a snippet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
+}
+
+impl ArtifactPut {
+    /// A file without a source.
+    pub fn new(name: impl Into<String>, usage: ArtifactUse, content: BlobRef) -> Self {
+        Self { name: name.into(), usage, content, source: None }
+    }
 }
 
 /// Gives `member` a role, or removes the member if `role` is absent.

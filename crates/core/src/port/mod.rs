@@ -3,6 +3,7 @@
 pub mod audit;
 pub mod blob;
 pub mod clock;
+pub mod document;
 pub mod embedder;
 pub mod hook;
 pub mod keys;

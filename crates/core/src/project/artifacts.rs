@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use crate::content::BlobRef;
-use crate::entry::{ArtifactUse, Body, Entry};
+use crate::entry::{ArtifactPut, ArtifactUse, Body, Entry};
 use crate::id::{Seq, TimestampMs};
 
 /// The latest version of a session's input or artifact.
@@ -15,10 +15,21 @@ pub struct Artifact {
     pub name: String,
     pub usage: ArtifactUse,
     pub content: BlobRef,
+    /// Where a snippet was retrieved from.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
     /// The number of versions of this name. Earlier versions are in the log.
     pub version: u32,
     pub seq: Seq,
     pub at: TimestampMs,
+}
+
+impl Artifact {
+    /// The entry that puts this version.
+    pub fn as_put(&self) -> ArtifactPut {
+        let (name, usage) = (self.name.clone(), self.usage);
+        ArtifactPut { name, usage, content: self.content.clone(), source: self.source.clone() }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -35,11 +46,17 @@ impl Artifacts {
             name: put.name.clone(),
             usage: put.usage,
             content: put.content.clone(),
+            source: put.source.clone(),
             version,
             seq: entry.meta.seq,
             at: entry.meta.at,
         };
         self.by_name.insert(key, artifact);
+    }
+
+    /// The inputs, sorted by name.
+    pub fn inputs(&self) -> impl Iterator<Item = &Artifact> {
+        self.by_name.values().filter(|artifact| artifact.usage == ArtifactUse::Input)
     }
 
     pub fn get(&self, usage: ArtifactUse, name: &str) -> Option<&Artifact> {

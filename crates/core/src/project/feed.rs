@@ -10,7 +10,10 @@ pub use super::feed_item::{
 
 use crate::approval::Escalation;
 use crate::content::{Part, ToolCall};
-use crate::entry::{ApprovalAnswer, AssistantMessage, Body, Entry, Outcome, Stop, SystemNote, ToolResult};
+use crate::entry::{
+    ApprovalAnswer, ArtifactPut, ArtifactUse, AssistantMessage, Body, Entry, Outcome, Stop, SystemNote,
+    ToolResult,
+};
 use crate::flow::visit::{ENTRY_REASON, REPAIR_REASON};
 use crate::flow::{Assignment, HANDOFF_TOOL, RunEvent, RunOutcome};
 use crate::id::{EntryId, TurnId};
@@ -200,7 +203,7 @@ impl Feed {
             | Body::ApprovalAnswered(_)
             | Body::InputQueued(_)
             | Body::InputTaken(_) => self.apply_pending(entry),
-            Body::ArtifactPut(put) => self.push(entry, Event, "artifact", put.name.clone()),
+            Body::ArtifactPut(put) => self.push(entry, Event, artifact_label(put), artifact_text(put)),
             Body::MemberChanged(changed) => self.push(entry, Event, "shared", changed.member.to_string()),
             Body::StateChanged(changed) => self.push(entry, Event, changed.state.as_str(), String::new()),
             Body::Exported(exported) => self.push(entry, Event, "exported", exported.format.clone()),
@@ -421,6 +424,21 @@ fn finish_call(item: &mut FeedItem, result: &ToolResult, text: String) {
 }
 
 /// The parts of a message that is more than a single text; otherwise empty.
+fn artifact_label(put: &ArtifactPut) -> &'static str {
+    match put.usage {
+        ArtifactUse::Input => "input",
+        ArtifactUse::Artifact => "artifact",
+    }
+}
+
+/// The name of a file, and the source of a snippet.
+fn artifact_text(put: &ArtifactPut) -> String {
+    match &put.source {
+        Some(source) => format!("{} · {source}", put.name),
+        None => put.name.clone(),
+    }
+}
+
 fn parts_beyond_text(parts: &[Part]) -> Vec<Part> {
     match parts {
         [] | [Part::Text(_)] => Vec::new(),

@@ -331,7 +331,8 @@ fn approval_answered() -> impl Strategy<Value = Body> {
 
 fn artifact_put() -> impl Strategy<Value = Body> {
     let usage = prop_oneof![Just(ArtifactUse::Input), Just(ArtifactUse::Artifact)];
-    (text(), usage, blob_ref()).prop_map(|(name, usage, content)| ArtifactPut { name, usage, content }.into())
+    (text(), usage, blob_ref(), of(text()))
+        .prop_map(|(name, usage, content, source)| ArtifactPut { name, usage, content, source }.into())
 }
 
 fn member_changed() -> impl Strategy<Value = Body> {

@@ -272,7 +272,7 @@ fn artifact(name: &str, bytes: u64) -> ArtifactPut {
         bytes,
         duration_ms: None,
     };
-    ArtifactPut { name: name.to_owned(), usage: ArtifactUse::Artifact, content }
+    ArtifactPut::new(name, ArtifactUse::Artifact, content)
 }
 
 #[test]

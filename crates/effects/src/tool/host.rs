@@ -41,7 +41,16 @@ pub const EFFECT_TOOLS: &[&str] = &[
     "http_request",
 ];
 /// Tools that work on the log. The engine implements them, and the host ignores their names.
-pub const ENGINE_TOOLS: &[&str] = &["put_artifact", "ask_user", "delegate", "recall", "graft"];
+pub const ENGINE_TOOLS: &[&str] = &[
+    "put_artifact",
+    "ask_user",
+    "delegate",
+    "recall",
+    "graft",
+    "list_inputs",
+    "read_input",
+    "search_inputs",
+];
 
 /// Maximum number of tools in a toolbox.
 const TOOLS_MAX: usize = 512;

@@ -4,6 +4,7 @@
 
 mod addresses;
 mod command;
+mod documents;
 mod egress;
 mod escapes;
 mod files;

@@ -87,7 +87,8 @@ impl Flows<'_> {
             return Err(EngineError::Invalid { what: "the run's id", why });
         }
         let title = fit_title(start.flow.title());
-        let open = OpenOptions { id: Some(run.clone()), title, agent: None, cwd: start.cwd.clone() };
+        let open =
+            OpenOptions { id: Some(run.clone()), title, agent: None, cwd: start.cwd.clone(), parent: None };
         if self.engine.sessions().open_any(scope, open).await?.1 == Created::Existed {
             return Err(StoreError::Exists { session: run }.into());
         }

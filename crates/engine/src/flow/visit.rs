@@ -160,7 +160,8 @@ impl Visitor {
         }
         let title = role_title(self.state.flow.title(), node.who());
         let agent = Some(self.state.flow.agent_of(node));
-        let options = OpenOptions { id: Some(session.clone()), title, agent, cwd: self.state.cwd.clone() };
+        let (id, cwd) = (Some(session.clone()), self.state.cwd.clone());
+        let options = OpenOptions { id, title, agent, cwd, parent: None };
         if !session.as_str().starts_with(&format!("{}{ROLE_SEPARATOR}", self.state.run)) {
             self.engine.sessions().check_id(&self.scope, Some(session)).await?;
         }
@@ -343,7 +344,7 @@ impl Visitor {
         let blob = self.engine.store.put_blob(&self.scope, text.as_bytes().to_vec()).await?;
         let (mime, given) = ("text/markdown".to_owned(), Some(name.to_owned()));
         let content = BlobRef { blob, mime, name: given, bytes, duration_ms: None };
-        let put = ArtifactPut { name: name.to_owned(), usage: ArtifactUse::Artifact, content };
+        let put = ArtifactPut::new(name, ArtifactUse::Artifact, content);
         let now = self.engine.clock.now();
         let mut append = Append::new(session.clone(), now, vec![Draft::new(now, put)]);
         append.idempotency_key = Some(key);

@@ -179,7 +179,8 @@ impl Triggers<'_> {
         let id: SessionId = installed.trigger.target_of(firing).parse()?;
         self.check_target(installed, &id).await?;
         let title = Some(format!("{} {firing}", installed.trigger.name));
-        let open = OpenOptions { id: Some(id.clone()), title, cwd: installed.cwd.clone(), agent: None };
+        let (id, cwd) = (Some(id.clone()), installed.cwd.clone());
+        let open = OpenOptions { id, title, cwd, ..OpenOptions::default() };
         let start = StartOptions { open, agent: installed.agent.clone(), ..StartOptions::default() };
         match self.engine.sessions().start_any(&installed.scope, start).await {
             Err(EngineError::Store(StoreError::Exists { session })) => {

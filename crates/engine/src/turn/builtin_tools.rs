@@ -2,7 +2,8 @@
 //! delegate, hand off, read a skill, and read the rest of an output that was too large to show.
 
 use sapwood_core::agent::{Agent, MemoryUse, Recall as RecallUse};
-use sapwood_core::content::{BlobRef, Json, ToolCall};
+use sapwood_core::content::{BlobRef, ToolCall};
+use sapwood_core::delegation::Delegation;
 use sapwood_core::entry::{ArtifactPut, ArtifactUse, GraftWhat};
 use sapwood_core::flow::HANDOFF_TOOL;
 use sapwood_core::memory::prompt::line_of;
@@ -15,8 +16,10 @@ use serde_json::json;
 use std::str::FromStr;
 
 use super::TurnContext;
+use super::input_tools::{INPUT_TOOLS, check_input_tool};
 use super::run::OnWait;
 use super::send::{IfRunning, SendOptions, Sent, TurnReport};
+use super::tool_spec::{parse_input, spec};
 use crate::blob::BlobReader;
 use crate::sessions::{OpenOptions, StartOptions};
 use crate::{EngineError, Result};
@@ -25,7 +28,17 @@ pub(super) const READ_OUTPUT: &str = "read_output";
 /// The skill tool, available in every session with active skills.
 const SKILL: &str = "skill";
 /// The built-in tools that an agent can name.
-pub const BUILTIN_TOOLS: &[&str] = &["put_artifact", "ask_user", "delegate", "recall", "graft", HANDOFF_TOOL];
+pub const BUILTIN_TOOLS: &[&str] = &[
+    "put_artifact",
+    "ask_user",
+    "delegate",
+    "recall",
+    "graft",
+    "list_inputs",
+    "read_input",
+    "search_inputs",
+    HANDOFF_TOOL,
+];
 /// Maximum number of lines per `read_output` call.
 const LINES_MAX: usize = 1_000;
 /// Maximum number of bytes per `read_output` call.
@@ -160,25 +173,6 @@ pub(super) fn skill_spec() -> ToolSpec {
     )
 }
 
-pub(super) fn spec(
-    name: &str,
-    description: &str,
-    touch: Touch,
-    replay: Replay,
-    properties: serde_json::Value,
-    required: &[&str],
-) -> ToolSpec {
-    let schema = json!({
-        "type": "object", "properties": properties, "required": required, "additionalProperties": false,
-    });
-    let (name, description) = (name.to_owned(), description.to_owned());
-    ToolSpec { name, description, input_schema: Json::from_value(&schema), touch, replay }
-}
-
-fn parse_input<T: for<'de> Deserialize<'de>>(call: &ToolCall) -> Result<T, String> {
-    serde_json::from_str(call.input.get()).map_err(|error| error.to_string())
-}
-
 impl TurnContext {
     pub(super) fn is_builtin_tool(&self, name: &str) -> bool {
         let is_builtin = name == SKILL || BUILTIN_TOOLS.contains(&name);
@@ -193,6 +187,7 @@ impl TurnContext {
             "ask_user" => parse_input::<AskUser>(call).map(drop),
             "delegate" => parse_input::<Delegate>(call).map(drop),
             "recall" => parse_input::<Recall>(call).map(drop),
+            name if INPUT_TOOLS.contains(&name) => check_input_tool(call),
             HANDOFF_TOOL => self.check_handoff(call).map(drop),
             _ => parse_input::<GraftFrom>(call).map(drop),
         }
@@ -209,6 +204,7 @@ impl TurnContext {
             "delegate" => self.delegate(parse_input(call).map_err(invalid_input)?).await,
             "recall" => self.recall(parse_input(call).map_err(invalid_input)?).await,
             "graft" => self.graft(parse_input(call).map_err(invalid_input)?).await,
+            name if INPUT_TOOLS.contains(&name) => self.run_input_tool(call).await,
             HANDOFF_TOOL => self.hand_off(call).await,
             other => Ok(ToolOutput::error(format!("{other} is answered by the user, not by the engine."))),
         }
@@ -244,7 +240,7 @@ impl TurnContext {
         let blob = self.engine.store.put_blob(&self.scope, input.content.into_bytes()).await?;
         let mime = input.mime.unwrap_or_else(|| "text/plain".to_owned());
         let content = BlobRef { blob, mime, name: Some(input.name.clone()), bytes, duration_ms: None };
-        let put = ArtifactPut { name: input.name.clone(), usage: ArtifactUse::Artifact, content };
+        let put = ArtifactPut::new(input.name.clone(), ArtifactUse::Artifact, content);
         self.append_beside(put.into()).await?;
         Ok(ToolOutput::text(format!("Delivered {} ({bytes} bytes).", input.name)))
     }
@@ -331,10 +327,17 @@ impl TurnContext {
         }
         let cwd = self.engine.configuration().settings(&self.scope, &self.session).await?.cwd;
         let title: String = input.task.lines().next().unwrap_or("delegated").chars().take(80).collect();
-        let open =
-            OpenOptions { title: Some(title), agent: Some(agent.id.clone()), cwd, ..OpenOptions::default() };
+        let open = OpenOptions {
+            title: Some(title),
+            agent: Some(agent.id.clone()),
+            cwd,
+            parent: Some(self.session.clone()),
+            ..OpenOptions::default()
+        };
         let start = StartOptions { open, agent: agent.clone(), ..StartOptions::default() };
         let (child, _) = Box::pin(self.engine.sessions().start(&self.scope, start)).await?;
+        let delegation = Delegation { session: self.session.clone(), turn: self.turn };
+        self.engine.log().append_one(&self.scope, &child, delegation.to_info(), None).await?;
         self.engine.configuration().share_models(&self.scope, &self.session, &child, &agent).await?;
         let guard = CancelOnDrop { context: self, child: Some(child.clone()) };
         let options = SendOptions { if_running: IfRunning::Refuse, on_wait: OnWait::Leave };

@@ -9,7 +9,8 @@ use sapwood_core::port::tool::{Replay, ToolOutput, ToolSpec, Touch};
 use serde_json::json;
 
 use super::TurnContext;
-use super::builtin_tools::{PutArtifact, spec};
+use super::builtin_tools::PutArtifact;
+use super::tool_spec::spec;
 use crate::Result;
 
 /// The spec of the handoff tool, if the role has to use it.

@@ -11,11 +11,13 @@ mod call_model;
 mod control;
 mod handoff;
 mod hooks;
+mod input_tools;
 mod request;
 mod run;
 mod run_tool;
 mod send;
 mod take_over;
+mod tool_spec;
 mod turn_context;
 mod turn_log;
 
@@ -66,8 +68,9 @@ pub(crate) struct TurnContext {
     trace_id: String,
     /// The flow node that the session is working on.
     assignment: Option<Assignment>,
-    /// Entries that apply the session's configuration on the path, and the notice for the caller.
+    /// Entries at the start of the turn: they apply the session's configuration on the path, and announce its inputs.
     changes: Vec<Body>,
+    /// A notice for the caller.
     notice: Option<String>,
     /// What a fork's ancestors already used of its limits.
     inherited: Option<ConfigSource>,

@@ -13,6 +13,7 @@ use sapwood_core::{Scope, SessionId, TurnId};
 
 use super::builtin_tools::{BUILTIN_TOOLS, builtin_specs, skill_spec};
 use super::handoff::handoff_spec;
+use super::input_tools::input_specs;
 use super::{TurnContext, TurnProgress};
 use crate::backends::Backends;
 use crate::configuration::{ATTEMPTS_DEFAULT, ResolvedConfig, chain_of};
@@ -45,7 +46,7 @@ impl TurnContext {
         apply_terms(terms, &mut agent, &mut chain);
         configured.name_model(terms.model.as_deref());
         engine.configuration().check_chain(scope, &session, &backends, &configured, &chain).await?;
-        let ResolvedConfig { settings, changes, notice, inherited, token_budget, .. } = configured;
+        let ResolvedConfig { settings, mut changes, notice, inherited, token_budget, .. } = configured;
         let grant = grant_of(scope, &session, &settings, &agent);
         let toolbox = backends.tools.open(&grant).await?;
         let skills = engine.skills().cards_of(&session, settings.skills.as_deref().unwrap_or_default()).await;
@@ -54,6 +55,9 @@ impl TurnContext {
             specs.extend(builtin_specs(&agent));
         }
         specs.extend((!skills.is_empty()).then(skill_spec));
+        let artifacts = engine.views().artifacts(scope, &session).await?;
+        specs.extend(input_specs(&agent, &artifacts));
+        changes.extend(engine.inputs().missing_notes(scope, &session, &artifacts).await?);
         let assignment = assignment_for(engine, scope, &session, &agent, assignment).await?;
         specs.extend(assignment.as_ref().and_then(handoff_spec));
         specs.retain(|spec| !terms.tools.iter().any(|tool| tool.name == spec.name));

@@ -57,6 +57,10 @@ impl<'a> Fields<'a> {
         self.map.remove(key).filter(|raw| raw.get() != "null")
     }
 
+    pub(super) fn peek(&self, key: &str) -> Option<&'a RawValue> {
+        self.map.get(key).copied().filter(|raw| raw.get() != "null")
+    }
+
     pub(super) fn has(&self, key: &str) -> bool {
         self.map.get(key).is_some_and(|raw| raw.get() != "null")
     }

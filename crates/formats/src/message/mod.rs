@@ -2,27 +2,35 @@
 //!
 //! The envelope is `{"role", "content"}`. Content is a string or an array of parts in the format of Sapwood, OpenAI or
 //! Anthropic. The envelope is strict: an unsupported key is an error that names the key. Extra keys in parts
-//! (`cache_control`, `signature`, …) are dropped. Vendor signatures are never stored (I12). Inline media is refused,
-//! because the log refers to blobs.
+//! (`cache_control`, `signature`, …) are dropped. Vendor signatures are never stored (I12). Media inside the message, as
+//! base64, is returned beside the bodies: the caller stores it as blobs. Media by URL is refused.
+//!
+//! The roles `custom` and `info` are for extensions: a message for the model, and data beside the tree.
 //!
 //! | file | reads |
 //! |---|---|
+//! | [`inline_media`] | media as base64 |
 //! | [`fields`] | an object's fields, typed and bounded, with the location in every error |
 //! | [`parts`] | the elements of `content` |
 //! | [`usage`] | token counts and stop reasons, under every vendor's names |
 
 mod fields;
+mod inline_media;
 mod parts;
 mod usage;
 
 use memchr::memchr2;
 use sapwood_core::content::{Part, joined_text};
-use sapwood_core::entry::{AssistantMessage, Stop, SystemNote, ToolResult, UserMessage};
+use sapwood_core::custom_type::{CUSTOM_TYPE_BYTES_MAX, is_reserved};
+use sapwood_core::entry::{
+    AssistantMessage, CustomInfo, CustomMessage, Stop, SystemNote, ToolResult, UserMessage,
+};
 use sapwood_core::port::store::BODY_BYTES_MAX;
 use sapwood_core::{Body, Json};
 use serde::Deserialize;
 
 use fields::Fields;
+use inline_media::MediaSink;
 use parts::ContentElement;
 
 /// Maximum nesting of objects and arrays, including tool inputs. Lower than the limits of common JSON readers, because
@@ -39,7 +47,7 @@ pub const COST_NANO_USD_MAX: u64 = 1_000_000_000_000_000;
 /// Longest plausible tool run: ten years.
 pub const DURATION_MS_MAX: u64 = 10 * 366 * 86_400_000;
 
-const ROLES: &str = "user, assistant, tool, system or developer";
+const ROLES: &str = "user, assistant, tool, system, developer, custom or info";
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MessageError {
@@ -70,8 +78,8 @@ pub enum MessageError {
     #[error("{at} is a {part}, which a message with role {role} cannot contain")]
     MisplacedPart { at: String, part: &'static str, role: &'static str },
     #[error(
-        "{at} has media inline or by URL, but the log only refers to blobs: upload the bytes as a blob first, \
-         then write {{\"type\":\"media\",\"blob\":HASH,\"mime\":TYPE,\"bytes\":N}}"
+        "{at} has media by URL or in an unsupported format: include it as base64, as \
+         {{\"type\":\"media\",\"mime\":TYPE,\"data\":BASE64}}"
     )]
     InlineMedia { at: String },
     #[error("{at} must be a whole number from 0 to {max}, but is {found}")]
@@ -109,16 +117,35 @@ impl MessageError {
 
 pub type Result<T, E = MessageError> = std::result::Result<T, E>;
 
+/// A message from a user or client.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct MessageIn {
+    pub bodies: Vec<Body>,
+    /// The media inside the message, which the bodies refer to by hash. It must be stored before they are appended.
+    pub media: Vec<Vec<u8>>,
+}
+
+/// Read one message without inline media. See [`read_message_with_media`].
+pub fn read_message(json: &[u8]) -> Result<Vec<Body>> {
+    let message = read_message_with_media(json)?;
+    match message.media.is_empty() {
+        true => Ok(message.bodies),
+        false => Err(MessageError::InlineMedia { at: "content".to_owned() }),
+    }
+}
+
 /// Read one message. An Anthropic user message with tool results becomes one body per result and one per run of
 /// other parts, in order. Every other message becomes one body.
-pub fn read_message(json: &[u8]) -> Result<Vec<Body>> {
+pub fn read_message_with_media(json: &[u8]) -> Result<MessageIn> {
     if json.len() > BODY_BYTES_MAX {
         return Err(MessageError::TooLarge { bytes: json.len() });
     }
-    match read_plain_text(json) {
-        Some(body) => Ok(vec![body]),
-        None => read_any(json),
+    if let Some(body) = read_plain_text(json) {
+        return Ok(MessageIn { bodies: vec![body], media: Vec::new() });
     }
+    let mut media = MediaSink::default();
+    let bodies = read_any(json, &mut media)?;
+    Ok(MessageIn { bodies, media: media.blobs })
 }
 
 /// Read a plain user text, the most common message, in a single pass. Returns `None` for all other messages. The
@@ -139,22 +166,24 @@ fn read_plain_text(json: &[u8]) -> Option<Body> {
     Some(UserMessage { parts: vec![Part::text(message.content)], origin: None }.into())
 }
 
-fn read_any(json: &[u8]) -> Result<Vec<Body>> {
+fn read_any(json: &[u8], media: &mut MediaSink) -> Result<Vec<Body>> {
     let text = std::str::from_utf8(json).map_err(|error| MessageError::NotJson { why: error.to_string() })?;
     let mut fields = Fields::parse(text)?;
     let role = fields.text("role")?.ok_or(MessageError::NoRole)?;
     match role.as_str() {
-        "user" => read_user(fields),
-        "assistant" => read_assistant(fields).map(|body| vec![body.into()]),
-        "tool" => read_tool(fields).map(|body| vec![body.into()]),
-        "system" => read_note(fields, "system").map(|body| vec![body.into()]),
-        "developer" => read_note(fields, "developer").map(|body| vec![body.into()]),
+        "user" => read_user(fields, media),
+        "assistant" => read_assistant(fields, media).map(|body| vec![body.into()]),
+        "tool" => read_tool(fields, media).map(|body| vec![body.into()]),
+        "system" => read_note(fields, "system", media).map(|body| vec![body.into()]),
+        "developer" => read_note(fields, "developer", media).map(|body| vec![body.into()]),
+        "custom" => read_custom(fields, media).map(|body| vec![body.into()]),
+        "info" => read_info(fields).map(|body| vec![body.into()]),
         other => Err(MessageError::UnknownRole { role: other.chars().take(64).collect() }),
     }
 }
 
-fn read_user(mut fields: Fields<'_>) -> Result<Vec<Body>> {
-    let elements = parts::read_content(&mut fields)?;
+fn read_user(mut fields: Fields<'_>, media: &mut MediaSink) -> Result<Vec<Body>> {
+    let elements = parts::read_content(&mut fields, media)?;
     fields.finish("user")?;
     let elements = elements.ok_or_else(|| MessageError::Missing { at: "content".to_owned() })?;
     if elements.is_empty() {
@@ -182,8 +211,8 @@ fn close_run(run: &mut Vec<Part>, bodies: &mut Vec<Body>) {
     }
 }
 
-fn read_assistant(mut fields: Fields<'_>) -> Result<AssistantMessage> {
-    let elements = parts::read_content(&mut fields)?;
+fn read_assistant(mut fields: Fields<'_>, media: &mut MediaSink) -> Result<AssistantMessage> {
+    let elements = parts::read_content(&mut fields, media)?;
     let calls = parts::read_openai_calls(&mut fields)?;
     let refusal = fields.text("refusal")?;
     let reasoning = fields.text("reasoning_content")?;
@@ -229,13 +258,13 @@ fn drop_vendor_keys(fields: &mut Fields<'_>) -> Result<()> {
     Ok(())
 }
 
-fn read_tool(mut fields: Fields<'_>) -> Result<ToolResult> {
+fn read_tool(mut fields: Fields<'_>, media: &mut MediaSink) -> Result<ToolResult> {
     let call_id = fields.one_of(&["tool_call_id", "call_id", "tool_use_id"])?;
     let tool = fields.one_of(&["name", "tool"])?;
     let is_error = fields.flag("is_error")?;
     let interrupted = fields.flag("interrupted")?;
     let duration_ms = fields.number("duration_ms", DURATION_MS_MAX)?;
-    let elements = parts::read_content(&mut fields)?;
+    let elements = parts::read_content(&mut fields, media)?;
     fields.finish("tool")?;
     let call_id = call_id.ok_or_else(|| MessageError::Missing { at: "tool_call_id".to_owned() })?;
     let elements = elements.ok_or_else(|| MessageError::Missing { at: "content".to_owned() })?;
@@ -243,9 +272,9 @@ fn read_tool(mut fields: Fields<'_>) -> Result<ToolResult> {
     Ok(ToolResult { call_id, tool, parts, is_error, duration_ms, interrupted, full: None })
 }
 
-fn read_note(mut fields: Fields<'_>, role: &'static str) -> Result<SystemNote> {
+fn read_note(mut fields: Fields<'_>, role: &'static str, media: &mut MediaSink) -> Result<SystemNote> {
     let reason = fields.name("reason")?;
-    let elements = parts::read_content(&mut fields)?;
+    let elements = parts::read_content(&mut fields, media)?;
     fields.finish(role)?;
     let elements = elements.ok_or_else(|| MessageError::Missing { at: "content".to_owned() })?;
     let parts = plain_parts(elements, role)?;
@@ -256,6 +285,43 @@ fn read_note(mut fields: Fields<'_>, role: &'static str) -> Result<SystemNote> {
         return Err(MessageError::Empty { at: "content".to_owned() });
     }
     Ok(SystemNote { text: joined_text(&parts), reason })
+}
+
+/// Read a message of an extension, which is part of the context.
+fn read_custom(mut fields: Fields<'_>, media: &mut MediaSink) -> Result<CustomMessage> {
+    let custom_type = read_custom_type(&mut fields)?;
+    let display = !fields.has("display") || fields.flag("display")?;
+    let details = parts::read_json(&mut fields, "details")?;
+    let elements = parts::read_content(&mut fields, media)?;
+    fields.finish("custom")?;
+    let elements = elements.ok_or_else(|| MessageError::Missing { at: "content".to_owned() })?;
+    let parts = output_parts(plain_parts(elements, "custom")?, "content", "custom")?;
+    if parts.is_empty() {
+        return Err(MessageError::Empty { at: "content".to_owned() });
+    }
+    Ok(CustomMessage { custom_type, parts, display, details })
+}
+
+/// Read data of an extension, which the model does not receive.
+fn read_info(mut fields: Fields<'_>) -> Result<CustomInfo> {
+    let custom_type = read_custom_type(&mut fields)?;
+    let data = parts::read_json(&mut fields, "data")?;
+    fields.finish("info")?;
+    let data = data.ok_or_else(|| MessageError::Missing { at: "data".to_owned() })?;
+    Ok(CustomInfo { custom_type, data })
+}
+
+/// Read the extension's name for its entry. The engine trusts its own custom entries, so their names are refused.
+fn read_custom_type(fields: &mut Fields<'_>) -> Result<String> {
+    let custom_type = fields.required_name("custom_type")?;
+    let invalid = |why: &str| MessageError::Invalid { at: "custom_type".to_owned(), why: why.to_owned() };
+    if custom_type.len() > CUSTOM_TYPE_BYTES_MAX || custom_type.chars().any(char::is_control) {
+        return Err(invalid("it must have at most 128 bytes and no control characters"));
+    }
+    if is_reserved(&custom_type) {
+        return Err(invalid("this name is reserved for Sapwood"));
+    }
+    Ok(custom_type)
 }
 
 fn plain_parts(elements: Vec<ContentElement>, role: &'static str) -> Result<Vec<Part>> {

@@ -8,6 +8,7 @@ use sapwood_core::{BlobHash, Json};
 use serde_json::value::RawValue;
 
 use super::fields::{Fields, array_of, text_of, type_of, wrong_type};
+use super::inline_media::MediaSink;
 use super::{DURATION_MS_MAX, MessageError, PARTS_MAX, Result, arguments, output_parts};
 
 const PART_TYPES: &str =
@@ -19,12 +20,15 @@ pub(super) enum ContentElement {
     Result(ToolResult),
 }
 
-pub(super) fn read_content(fields: &mut Fields<'_>) -> Result<Option<Vec<ContentElement>>> {
+pub(super) fn read_content(
+    fields: &mut Fields<'_>,
+    media: &mut MediaSink,
+) -> Result<Option<Vec<ContentElement>>> {
     let at = fields.at("content");
-    fields.take("content").map(|raw| read_elements(raw, &at)).transpose()
+    fields.take("content").map(|raw| read_elements(raw, &at, media)).transpose()
 }
 
-fn read_elements(raw: &RawValue, at: &str) -> Result<Vec<ContentElement>> {
+fn read_elements(raw: &RawValue, at: &str, media: &mut MediaSink) -> Result<Vec<ContentElement>> {
     match type_of(raw) {
         "a string" => Ok(vec![ContentElement::Part(Part::text(text_of(raw, at)?))]),
         "an array" => {
@@ -32,14 +36,14 @@ fn read_elements(raw: &RawValue, at: &str) -> Result<Vec<ContentElement>> {
             items
                 .into_iter()
                 .enumerate()
-                .map(|(number, item)| read_element(item, format!("{at}[{number}]")))
+                .map(|(number, item)| read_element(item, format!("{at}[{number}]"), media))
                 .collect()
         }
         _ => Err(wrong_type(at, "a string or an array of parts", raw)),
     }
 }
 
-fn read_element(raw: &RawValue, at: String) -> Result<ContentElement> {
+fn read_element(raw: &RawValue, at: String, media: &mut MediaSink) -> Result<ContentElement> {
     if type_of(raw) == "a string" {
         return Ok(ContentElement::Part(Part::text(text_of(raw, &at)?)));
     }
@@ -53,12 +57,10 @@ fn read_element(raw: &RawValue, at: String) -> Result<ContentElement> {
         "redacted_thinking" => Part::Reasoning(Reasoning { text: String::new(), redacted: true }),
         "tool_call" => tool_call(&mut part, "call_id")?,
         "tool_use" => tool_call(&mut part, "id")?,
-        "media" => Part::Media(media(&mut part)?),
-        "tool_result" => return tool_result(&mut part).map(ContentElement::Result),
+        "media" => Part::Media(own_media(&mut part, media)?),
+        "tool_result" => return tool_result(&mut part, media).map(ContentElement::Result),
         "image_url" | "input_image" | "image" | "input_audio" | "audio" | "file" | "input_file"
-        | "document" | "video" | "video_url" => {
-            return Err(MessageError::InlineMedia { at: part.location() });
-        }
+        | "document" | "video" | "video_url" => Part::Media(media.read(&mut part, &kind)?),
         other => {
             let found = other.chars().take(64).collect();
             return Err(MessageError::UnknownPart { at: part.location(), found, expected: PART_TYPES });
@@ -84,6 +86,12 @@ fn tool_call(part: &mut Fields<'_>, id_key: &str) -> Result<Part> {
     Ok(Part::tool_call(call_id, name, json(raw, part.at("input"))?))
 }
 
+/// Take a field that contains any JSON.
+pub(super) fn read_json(fields: &mut Fields<'_>, key: &str) -> Result<Option<Json>> {
+    let at = fields.at(key);
+    fields.take(key).map(|raw| json(raw, at)).transpose()
+}
+
 /// Parse the raw JSON completely, because raw text may contain values that readers reject, such as an unpaired
 /// surrogate or 1e999.
 fn json(raw: &RawValue, at: String) -> Result<Json> {
@@ -92,13 +100,14 @@ fn json(raw: &RawValue, at: String) -> Result<Json> {
 }
 
 /// Read a tool result with Anthropic's or Sapwood's key names.
-fn tool_result(part: &mut Fields<'_>) -> Result<ToolResult> {
+fn tool_result(part: &mut Fields<'_>, media: &mut MediaSink) -> Result<ToolResult> {
     let call_id = part.one_of(&["tool_use_id", "call_id"])?;
     let call_id = call_id.ok_or_else(|| MessageError::Missing { at: part.at("tool_use_id") })?;
     let tool = part.one_of(&["tool", "name"])?;
     let is_error = part.flag("is_error")?;
     let at = part.at("content");
-    let elements = part.take("content").map(|raw| read_elements(raw, &at)).transpose()?.unwrap_or_default();
+    let elements = part.take("content").map(|raw| read_elements(raw, &at, media)).transpose()?;
+    let elements = elements.unwrap_or_default();
     let mut parts = Vec::with_capacity(elements.len());
     for (number, element) in elements.into_iter().enumerate() {
         match element {
@@ -113,7 +122,10 @@ fn tool_result(part: &mut Fields<'_>) -> Result<ToolResult> {
     Ok(ToolResult { call_id, tool, parts, is_error, duration_ms: None, interrupted: false, full: None })
 }
 
-fn media(part: &mut Fields<'_>) -> Result<BlobRef> {
+fn own_media(part: &mut Fields<'_>, media: &mut MediaSink) -> Result<BlobRef> {
+    if part.has("data") && !part.has("blob") {
+        return media.read_own(part);
+    }
     if part.has("data") || part.has("url") || part.has("base64") {
         return Err(MessageError::InlineMedia { at: part.location() });
     }

@@ -229,15 +229,56 @@ fn errors_in_a_part_include_its_location() {
 }
 
 #[test]
-fn inline_media_is_refused_with_a_hint() {
-    let url = r#"{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:image/png;base64,AAAA"}}]}"#;
-    let base64 = r#"{"role":"user","content":[{"type":"image","source":{"type":"base64","data":"AAAA"}}]}"#;
-    let nested = r#"{"role":"user","content":[{"type":"tool_result","tool_use_id":"t","content":[{"type":"image","source":{}}]}]}"#;
-    let own = r#"{"role":"user","content":[{"type":"media","mime":"image/png","data":"AAAA"}]}"#;
-    for json in [url, base64, nested, own] {
-        assert_refused(json, &["blob", "upload"]);
+fn inline_media_is_returned_beside_the_bodies() {
+    const PNG: &str = "iVBORw0KGgo=";
+    let url = format!(r#"{{"type":"image_url","image_url":{{"url":"data:image/png;base64,{PNG}"}}}}"#);
+    let plain_url = format!(r#"{{"type":"input_image","image_url":"data:image/jpeg;base64,{PNG}"}}"#);
+    let anthropic =
+        format!(r#"{{"type":"image","source":{{"type":"base64","media_type":"image/png","data":"{PNG}"}}}}"#);
+    let own = format!(r#"{{"type":"media","mime":"image/png","data":"{PNG}"}}"#);
+    let nested = format!(r#"{{"type":"tool_result","tool_use_id":"t","content":[{own}]}}"#);
+    for part in [url, plain_url, anthropic, own, nested] {
+        let json = format!(r#"{{"role":"user","content":[{part}]}}"#);
+        let message = read_message_with_media(json.as_bytes()).unwrap();
+        assert_eq!(message.media, [b"\x89PNG\r\n\x1a\n".to_vec()], "{json}");
+        let [Part::Media(media)] = message.bodies[0].parts() else { panic!("{json}") };
+        assert_eq!(media.blob, sapwood_core::BlobHash::of(&message.media[0]));
+        assert_eq!((media.mime.as_str(), media.bytes), ("image/png", 8), "the type follows the content");
         assert_eq!(read_message(json.as_bytes()).unwrap_err().code(), "input.inline_media");
     }
+}
+
+#[test]
+fn media_by_url_and_damaged_media_are_refused() {
+    let by_url =
+        r#"{"role":"user","content":[{"type":"image_url","image_url":{"url":"https://example.org/a.png"}}]}"#;
+    let source =
+        r#"{"role":"user","content":[{"type":"image","source":{"type":"url","url":"https://example.org"}}]}"#;
+    for json in [by_url, source] {
+        assert_eq!(read_message_with_media(json.as_bytes()).unwrap_err().code(), "input.inline_media");
+        assert_refused(json, &["base64"]);
+    }
+    let damaged = r#"{"role":"user","content":[{"type":"media","mime":"image/png","data":"!"}]}"#;
+    assert_refused(damaged, &["content[0]", "base64"]);
+}
+
+#[test]
+fn an_extension_can_write_its_own_entries_but_not_the_engines() {
+    let json = r#"{"role":"custom","custom_type":"ext","content":"hi","details":{"a":1}}"#;
+    let Body::CustomMessage(message) = &read_message(json.as_bytes()).unwrap()[0] else { panic!() };
+    assert!(message.display && message.custom_type == "ext" && message.details.is_some());
+    let json = r#"{"role":"info","custom_type":"ext","data":{"a":[1,2]}}"#;
+    let Body::CustomInfo(info) = &read_message(json.as_bytes()).unwrap()[0] else { panic!() };
+    assert_eq!((info.custom_type.as_str(), info.data.get()), ("ext", r#"{"a":[1,2]}"#));
+    for name in ["sapwood.flow", "turn_terms", "openai_response", "sapwood.input"] {
+        assert_refused(&format!(r#"{{"role":"info","custom_type":"{name}","data":1}}"#), &["reserved"]);
+        assert_refused(
+            &format!(r#"{{"role":"custom","custom_type":"{name}","content":"x"}}"#),
+            &["reserved"],
+        );
+    }
+    assert_refused(r#"{"role":"info","custom_type":"ext"}"#, &["data is missing"]);
+    assert_refused(r#"{"role":"custom","custom_type":"ext"}"#, &["content is missing"]);
 }
 
 #[test]
@@ -364,7 +405,11 @@ fn the_fast_path_agrees_with_the_general_reader() {
         r#"{"role":"user"}"#,
     ];
     for json in cases {
-        assert_eq!(read_message(json.as_bytes()), read_any(json.as_bytes()), "{json}");
+        assert_eq!(
+            read_message(json.as_bytes()),
+            read_any(json.as_bytes(), &mut MediaSink::default()),
+            "{json}"
+        );
     }
     for json in [&cases[0], &cases[1], &cases[2]] {
         assert!(read_plain_text(json.as_bytes()).is_some(), "{json}");

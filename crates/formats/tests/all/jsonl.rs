@@ -176,7 +176,7 @@ fn every_kind_of_body_round_trips() {
             what: GraftWhat::Rounds { first: 1, last: 2 },
         }
         .into(),
-        ArtifactPut { name: "out \"1\"".to_owned(), usage: ArtifactUse::Artifact, content: blob }.into(),
+        ArtifactPut::new("out \"1\"", ArtifactUse::Artifact, blob).into(),
         MemberChanged::new(ana, None).into(),
         StateChanged { state: SessionState::Archived, reason: Some("done".to_owned()) }.into(),
         Round {

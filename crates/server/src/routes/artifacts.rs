@@ -56,7 +56,8 @@ async fn upload_artifact(
     Params(query): Params<wire::UploadName>,
     request: Request,
 ) -> Result<(StatusCode, Json<Artifact>)> {
-    upload(&state, &caller, &session, ArtifactUse::Artifact, query.name, request).await
+    let file = UploadedFile { usage: ArtifactUse::Artifact, name: query.name, source: None };
+    upload(&state, &caller, &session, file, request).await
 }
 
 /// Download an artifact.
@@ -85,19 +86,20 @@ async fn list_inputs(
     list(&state, &caller, &session, ArtifactUse::Input).await
 }
 
-/// Upload an input file.
+/// Upload an input. The model is told about it and can read it with its input tools.
 #[utoipa::path(post, path = "/v1/sessions/{session}/inputs", tag = "artifacts",
-    params(("session" = String, Path), wire::UploadName),
+    params(("session" = String, Path), wire::UploadInput),
     request_body(content = Vec<u8>, content_type = "application/octet-stream"),
     responses((status = 201, body = wire::Artifact)))]
 async fn upload_input(
     Shared(state): Shared<State>,
     caller: Caller,
     PathParams(session): PathParams<SessionId>,
-    Params(query): Params<wire::UploadName>,
+    Params(query): Params<wire::UploadInput>,
     request: Request,
 ) -> Result<(StatusCode, Json<Artifact>)> {
-    upload(&state, &caller, &session, ArtifactUse::Input, query.name, request).await
+    let file = UploadedFile { usage: ArtifactUse::Input, name: query.name, source: query.source };
+    upload(&state, &caller, &session, file, request).await
 }
 
 /// Download an input file.
@@ -144,14 +146,21 @@ async fn list(
     Ok(Json(Items { items }))
 }
 
+/// How an upload is stored.
+struct UploadedFile {
+    usage: ArtifactUse,
+    name: String,
+    source: Option<String>,
+}
+
 async fn upload(
     state: &State,
     caller: &Caller,
     session: &SessionId,
-    usage: ArtifactUse,
-    name: String,
+    file: UploadedFile,
     request: Request,
 ) -> Result<(StatusCode, Json<Artifact>)> {
+    let UploadedFile { usage, name, source } = file;
     check_name(&name)?;
     // Check the right to write before the body is read.
     state.engine.directory().check_right(&caller.scope, session, Right::Write).await?;
@@ -163,7 +172,12 @@ async fn upload(
     let permits = tokio::time::timeout(state.settings.request_time_max, permits).await;
     let permits = permits.map_err(|_| Problem::late(state.settings.request_time_max))?;
     let content = store_upload(state, caller, incoming, &declared, &name).await?;
-    state.engine.edits().name_artifact(&caller.scope, session, usage, content).await?;
+    match usage {
+        ArtifactUse::Input => state.engine.inputs().add(&caller.scope, session, content, source).await?,
+        ArtifactUse::Artifact => {
+            state.engine.edits().name_artifact(&caller.scope, session, usage, content).await?
+        }
+    };
     drop(permits);
     let mut artifacts = state.engine.views().artifacts(&caller.scope, session).await?;
     let artifact =

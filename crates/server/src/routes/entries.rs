@@ -6,7 +6,7 @@ use sapwood::core::Record;
 use sapwood::core::entry::Meta;
 use sapwood::core::port::store::is_full_page;
 use sapwood::engine::edits::InjectOptions;
-use sapwood::formats::read_message;
+use sapwood::formats::{MessageIn, read_message_with_media};
 use sapwood::{Seq, SessionId};
 use serde::Serialize;
 use serde::de::IgnoredAny;
@@ -90,7 +90,8 @@ async fn inject_entries(
     headers: HeaderMap,
     RawJson(bytes): RawJson,
 ) -> Result<(StatusCode, Json<wire::Appended>)> {
-    let bodies = bodies_of(&bytes)?;
+    let MessageIn { bodies, media } = message_of(&bytes)?;
+    state.engine.edits().put_media(&caller.scope, &session, media).await?;
     let options = InjectOptions {
         expected_head: query.expected_head.map(Seq),
         idempotency_key: header_text(&headers, "idempotency-key")?.map(str::to_owned),
@@ -100,10 +101,11 @@ async fn inject_entries(
     Ok((StatusCode::CREATED, Json(appended(&done))))
 }
 
-fn bodies_of(bytes: &[u8]) -> Result<Vec<sapwood::Body>> {
+/// Reads one message, or the messages of an array as one.
+fn message_of(bytes: &[u8]) -> Result<MessageIn> {
     let not_json = |error: serde_json::Error| Problem::new("input.json", error.to_string());
     if bytes.trim_ascii_start().first() != Some(&b'[') {
-        return read_message(bytes).or_else(|error| {
+        return read_message_with_media(bytes).or_else(|error| {
             // Malformed JSON is reported with the same error as on other routes.
             serde_json::from_slice::<IgnoredAny>(bytes).map_err(not_json)?;
             Err(error.into())
@@ -113,9 +115,11 @@ fn bodies_of(bytes: &[u8]) -> Result<Vec<sapwood::Body>> {
     if messages.is_empty() || messages.len() > MESSAGES_MAX {
         return Err(Problem::invalid(format!("the array must have 1 to {MESSAGES_MAX} messages")));
     }
-    let mut bodies = Vec::new();
+    let mut all = MessageIn::default();
     for message in messages {
-        bodies.extend(read_message(message.get().as_bytes())?);
+        let MessageIn { bodies, media } = read_message_with_media(message.get().as_bytes())?;
+        all.bodies.extend(bodies);
+        all.media.extend(media);
     }
-    Ok(bodies)
+    Ok(all)
 }

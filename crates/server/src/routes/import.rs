@@ -91,7 +91,7 @@ async fn import_upload(
             own::import_lines(upload, state.engine.imports().begin_own(&caller.scope, options)).await
         }
         Some(Format::OpenCode) | None => {
-            let detail = "unknown file format: `sapwood import` supports more formats than the HTTP API";
+            let detail = "unknown file format: name it with the parameter `from`; databases can only be imported on the server itself";
             Err(upload.take_failure().unwrap_or_else(|| Problem::new("input.format", detail)))
         }
         Some(format) => {

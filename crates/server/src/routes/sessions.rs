@@ -34,6 +34,8 @@ pub fn routes() -> OpenApiRouter<State> {
     OpenApiRouter::new()
         .routes(routes!(list_sessions, create_session))
         .routes(routes!(get_session, patch_session, erase_session))
+        .routes(routes!(get_length))
+        .routes(routes!(check_session))
         .routes(routes!(close_session))
         .routes(routes!(archive_session))
 }
@@ -92,7 +94,7 @@ async fn create_session(
     }
     let narrowing = narrowing(new.tools, new.fs_scope, new.approvals)?;
     let id = new.id.map(|id| id.parse()).transpose()?;
-    let open = OpenOptions { id, title: new.title, agent: None, cwd: context.working_dir.clone() };
+    let open = OpenOptions { id, title: new.title, agent: None, cwd: context.working_dir.clone(), parent: None };
     let (id, created) = match new.agent {
         Some(agent) => {
             let agent = state.agent(&agent)?.clone();
@@ -115,6 +117,31 @@ async fn get_session(
     AuditedPath(session): AuditedPath<SessionId>,
 ) -> Result<Json<Summary>> {
     Ok(Json(state.engine.directory().summary(&caller.scope, &session).await?))
+}
+
+/// Count the messages in a session's context.
+#[utoipa::path(get, path = "/v1/sessions/{session}/length", tag = "sessions", params(("session" = String, Path)),
+    responses((status = 200, body = wire::Length)))]
+async fn get_length(
+    Shared(state): Shared<State>,
+    caller: Caller,
+    AuditedPath(session): AuditedPath<SessionId>,
+) -> Result<Json<wire::Length>> {
+    let length = state.engine.views().length(&caller.scope, &session).await?;
+    let length = u32::try_from(length).unwrap_or(u32::MAX);
+    Ok(Json(wire::Length { session: session.to_string(), length }))
+}
+
+/// Check whether a session exists. A session that you may not read does not exist for you.
+#[utoipa::path(get, path = "/v1/sessions/{session}/exists", tag = "sessions", params(("session" = String, Path)),
+    responses((status = 200, body = wire::Exists)))]
+async fn check_session(
+    Shared(state): Shared<State>,
+    caller: Caller,
+    PathParams(session): PathParams<SessionId>,
+) -> Result<Json<wire::Exists>> {
+    let exists = state.engine.directory().exists(&caller.scope, &session).await?;
+    Ok(Json(wire::Exists { session: session.to_string(), exists }))
 }
 
 /// Change a session's title, state, model, thinking level, context or limits.

@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use axum::extract::State as Shared;
 use axum::http::StatusCode;
+use sapwood::core::Right;
 use sapwood::core::compact::{CompactOptions, Method};
 use sapwood::core::entry::Trigger;
-use sapwood::engine::compact::Compacting;
+use sapwood::engine::compact::{Compacting, PRUNE_KEEP_LAST, Pruning, Writing};
 use sapwood::engine::config_changes::ForkChanges;
 use sapwood::{ForkAt, OpenOptions, Seq, SessionId};
 use utoipa_axum::router::OpenApiRouter;
@@ -28,6 +29,7 @@ pub fn routes() -> OpenApiRouter<State> {
         .routes(routes!(label_entry))
         .routes(routes!(reset_session))
         .routes(routes!(trim_session))
+        .routes(routes!(prune_session))
         .routes(routes!(compact_session))
         .routes(routes!(uncompact_session))
 }
@@ -108,6 +110,32 @@ async fn trim_session(
 ) -> Result<Json<wire::Trimmed>> {
     let kept = state.engine.edits().trim(&caller.scope, &session, trim.keep_last as usize).await?;
     Ok(Json(wire::Trimmed { kept: u32::try_from(kept).unwrap_or(u32::MAX) }))
+}
+
+/// Remove old messages from the context of an inactive session. The log keeps them.
+#[utoipa::path(post, path = "/v1/sessions/{session}/prune", tag = "tree", params(("session" = String, Path)),
+    request_body = wire::Prune, responses((status = 200, body = wire::Pruned)))]
+async fn prune_session(
+    Shared(state): Shared<State>,
+    caller: Caller,
+    PathParams(session): PathParams<SessionId>,
+    Body(prune): Body<wire::Prune>,
+) -> Result<Json<wire::Pruned>> {
+    state.engine.directory().check_right(&caller.scope, &session, Right::Write).await?;
+    let pruning = Pruning {
+        inactive_for_ms: i64::try_from(prune.inactive_for_ms).unwrap_or(i64::MAX),
+        keep_last: prune.keep_last.map_or(PRUNE_KEEP_LAST, |count| count as usize),
+        writing: if prune.dry_run { Writing::DryRun } else { Writing::Write },
+    };
+    let pruned = state.engine.compaction().prune(&caller.scope, &session, pruning).await?;
+    let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+    Ok(Json(wire::Pruned {
+        kept: count(pruned.kept),
+        archived: count(pruned.removed),
+        idle_ms: pruned.idle_ms,
+        tokens_before: pruned.tokens_before,
+        tokens_after: pruned.tokens_after,
+    }))
 }
 
 /// Replace older messages of the context with a summary. The log keeps them.

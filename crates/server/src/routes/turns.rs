@@ -147,7 +147,7 @@ async fn steer_turn(
     Body(steer): Body<wire::Steer>,
 ) -> Result<(StatusCode, Json<wire::Accepted>)> {
     let turn = open_turn(&state, &caller, &session, &turn).await?;
-    let parts = input_parts(&steer.input)?;
+    let parts = input_parts(&state, &caller, &session, &steer.input).await?;
     let queued = state.engine.turn_control().steer_turn(&caller.scope, &session, turn, parts).await?;
     let turn = Some(turn.to_string());
     let accepted = wire::Accepted { turn, queued: Some(queued.to_string()), ..wire::Accepted::of(&session) };

@@ -212,7 +212,7 @@ pub struct InjectParams {
 }
 
 /// One message, or an array of them: `{"role", "content"}`, where content is a string or an array of parts in
-/// Sapwood's, OpenAI's or Anthropic's shape.
+/// Sapwood's, OpenAI's or Anthropic's shape. Media as base64 is stored as a blob.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(untagged)]
 pub enum Injected {
@@ -222,10 +222,17 @@ pub enum Injected {
 
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct MessageIn {
-    /// `user`, `assistant`, `tool`, `system` or `developer`.
+    /// `user`, `assistant`, `tool`, `system`, `developer`, or an extension's `custom` or `info`.
     pub role: String,
     #[serde(default)]
     pub content: Value,
+    /// The extension's name for a `custom` message, which the model receives, or for `info`, which it does not.
+    #[serde(default)]
+    #[schema(nullable = false)]
+    pub custom_type: Option<String>,
+    /// The data of `info`.
+    #[serde(default)]
+    pub data: Option<Value>,
 }
 
 /// A seq, an id, a unique prefix of one, or a label.
@@ -286,6 +293,20 @@ pub struct Label {
 #[serde(deny_unknown_fields)]
 pub struct Trim {
     pub keep_last: u32,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Prune {
+    /// The session must not have been written to for this long.
+    pub inactive_for_ms: u64,
+    /// Number of recent messages to keep; 12 if omitted.
+    #[serde(default)]
+    #[schema(nullable = false)]
+    pub keep_last: Option<u32>,
+    /// Only compute the result.
+    #[serde(default)]
+    pub dry_run: bool,
 }
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
@@ -405,6 +426,18 @@ pub enum ShareRole {
 pub struct UploadName {
     /// The name to store it under. Lists show the latest version of each name.
     pub name: String,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct UploadInput {
+    /// The name to store it under. Lists show the latest version of each name.
+    pub name: String,
+    /// Where the text was retrieved from, such as a URL. An input with a source is a snippet: it must be text, and the
+    /// model sees it at once.
+    #[serde(default)]
+    pub source: Option<String>,
 }
 
 /// A flow as YAML, or as the equivalent JSON object.

@@ -24,6 +24,10 @@ pub struct Problem {
     pub status: u16,
     pub code: String,
     pub detail: String,
+    /// What the client can do about it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub hint: Option<String>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
@@ -442,6 +446,10 @@ pub struct Artifact {
     /// `artifact` or `input`.
     pub usage: String,
     pub content: BlobRef,
+    /// Where a snippet was retrieved from.
+    #[serde(default)]
+    #[schema(nullable = false)]
+    pub source: Option<String>,
     /// How often this name was uploaded.
     pub version: u32,
     pub seq: u32,
@@ -451,6 +459,33 @@ pub struct Artifact {
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Artifacts {
     pub items: Vec<Artifact>,
+}
+
+/// The number of messages in a session's context.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Length {
+    pub session: String,
+    pub length: u32,
+}
+
+/// Whether a session exists for the caller.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Exists {
+    pub session: String,
+    pub exists: bool,
+}
+
+/// The result of pruning a session's context.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct Pruned {
+    /// The number of messages that are left in the context.
+    pub kept: u32,
+    /// The number of messages that were removed from the context; 0 if the session was not inactive for long enough.
+    pub archived: u32,
+    /// The time since the last write.
+    pub idle_ms: i64,
+    pub tokens_before: u64,
+    pub tokens_after: u64,
 }
 
 /// A flow run that was started, resumed or cancelled.

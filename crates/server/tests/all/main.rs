@@ -16,6 +16,7 @@ mod flows;
 mod fuzz;
 mod harness;
 mod imports;
+mod inputs;
 mod keys;
 mod memory;
 mod named;

@@ -25,7 +25,7 @@ enum ReferenceKind {
 type ReferenceRow = (&'static str, &'static str, Value, ReferenceKind);
 
 /// Operations whose bodies and queries refer to nothing that another user could own.
-const WITHOUT_REFERENCES: [&str; 24] = [
+const WITHOUT_REFERENCES: [&str; 25] = [
     "add_memory",
     "answer_approval",
     "list_all_approvals",
@@ -47,6 +47,7 @@ const WITHOUT_REFERENCES: [&str; 24] = [
     "share_session",
     "start_flow",
     "trim_session",
+    "prune_session",
     "update_conversation",
     "upload_artifact",
     "upload_input",

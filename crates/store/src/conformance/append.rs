@@ -336,8 +336,7 @@ fn turns() -> Vec<Body> {
 }
 
 fn marks(target: EntryId, blob: sapwood_core::BlobHash) -> Vec<Body> {
-    let put =
-        ArtifactPut { name: "out.txt".to_owned(), usage: ArtifactUse::Artifact, content: blob_ref(blob) };
+    let put = ArtifactPut::new("out.txt", ArtifactUse::Artifact, blob_ref(blob));
     let data = Json::parse(r#"{"deep":{"er":[null,true,"x"]}}"#).unwrap();
     vec![
         LeafMoved { to: Some(target) }.into(),

@@ -100,7 +100,7 @@ fn as_full_output(blob: BlobHash) -> Body {
 }
 
 fn as_artifact(blob: BlobHash) -> Body {
-    ArtifactPut { name: "a".to_owned(), usage: ArtifactUse::Input, content: blob_ref(blob) }.into()
+    ArtifactPut::new("a", ArtifactUse::Input, blob_ref(blob)).into()
 }
 
 pub async fn a_blob_is_read_through_a_session(harness: &impl Harness) {
