@@ -56,7 +56,7 @@ use sapwood_core::entry::LOG_VERSION;
 use sapwood_core::port::store::{
     Append, Appended, Audit, AuditLine, AuditNote, Authorities, BlobSink, Blobs, Created, Finding, Fork, Hit,
     Lease, Leases, ListFilter, Log, NewSession, PAGE_ROWS_MAX, Page, PathSlice, Repair, Result, Search,
-    SearchQuery, Sessions, Until, Upkeep,
+    SearchQuery, Sessions, StoreStatus, Until, Upkeep,
 };
 use sapwood_core::project::summary::Summary;
 use sapwood_core::tree::Head;
@@ -72,7 +72,7 @@ use crate::database::NamedDatabase;
 use crate::validate;
 use append::AppendCache;
 use blob_upload::PgUpload;
-use connect::{DbRole, Server, StoreRuntime};
+use connect::{DbRole, PREVIOUS_APPLICATION, Server, StoreRuntime};
 use connection::{Mode, Params, StoreConnection};
 use error::RetryBudget;
 use format::WrittenFormat;
@@ -504,6 +504,24 @@ impl Upkeep for PgStore {
             self.format.set(schema::format_of(rows.first().and_then(|row| row.get(0))));
         }
         Ok(self.format.current())
+    }
+
+    async fn status(&self) -> Result<StoreStatus> {
+        let rows = self.query_all_tenants(schema::APPLIED_STEPS, &[]).await?;
+        let steps: Option<i32> = rows.first().and_then(|row| row.get(0));
+        let sql = "SELECT count(*) FROM pg_stat_activity
+                   WHERE datname = current_database() AND application_name = $1";
+        let older = self.query_all_tenants(sql, &[&PREVIOUS_APPLICATION]).await?;
+        let older = older.first().map_or(0, |row| row.get::<_, i64>(0));
+        let log_format = schema::format_of(steps);
+        self.format.set(log_format);
+        Ok(StoreStatus {
+            layout: steps.and_then(|steps| u32::try_from(steps).ok()),
+            layout_newest: Some(schema::newest()),
+            log_format,
+            older_connections: u32::try_from(older).unwrap_or(u32::MAX),
+            ..StoreStatus::current("postgres", self.describe())
+        })
     }
 
     async fn upgrade(&self) -> Result<u32> {
