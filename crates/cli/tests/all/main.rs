@@ -7,6 +7,7 @@ mod terminal;
 
 mod addresses;
 mod agents;
+mod backup;
 #[cfg(unix)]
 mod bench;
 mod canary;
@@ -19,6 +20,7 @@ mod examples;
 mod flat;
 mod flow_kill;
 mod flows;
+mod format_2;
 mod gate;
 mod hooks;
 mod inject;
