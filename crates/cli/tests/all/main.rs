@@ -13,6 +13,7 @@ mod bench;
 mod canary;
 mod chat;
 mod compact;
+mod compat;
 mod errors;
 mod events;
 mod examples;
