@@ -32,7 +32,7 @@ impl Views<'_> {
         if matches!(format, PageFormat::Messages | PageFormat::MessagesAnthropic) {
             return self.export_messages(scope, &summary.id, format).await;
         }
-        let path = self.path(scope, &summary.id, None).await?;
+        let path = self.configured_path(scope, summary).await?;
         Ok(match format {
             PageFormat::RoleFiles => format!("{:#}\n", role_files::transcript(summary, &path)),
             PageFormat::Markdown => markdown::page(summary, &path),

@@ -80,7 +80,7 @@ impl Flows<'_> {
             if seen.insert(session.to_string(), head) == Some(head) {
                 continue;
             }
-            let path = self.engine.views().path(scope, &session, None).await?;
+            let path = self.engine.views().configured_path(scope, &summary).await?;
             let at = self.role_at(scope, &session, node.who()).await?;
             let transcript = format!("{:#}\n", role_transcript(&summary, &path, &at));
             let feed = self.engine.views().feed(scope, &session).await?;

@@ -21,7 +21,8 @@ use sapwood_core::flow::{
 use sapwood_core::port::store::{Append, StoreError};
 use sapwood_core::{Agent, Part, Scope, SessionId};
 
-use crate::configuration::settings_of;
+use crate::config_changes::ForkChanges;
+use crate::configuration::format_2_bodies;
 use crate::flow::ROLE_SEPARATOR;
 use crate::lease::Hold;
 use crate::sessions::{ForkAt, OpenOptions};
@@ -168,7 +169,12 @@ impl Visitor {
             return Ok(());
         };
         let source = self.source_of(source)?;
-        match self.engine.sessions().fork_any(&self.scope, &source, ForkAt::Leaf, options).await {
+        match self
+            .engine
+            .sessions()
+            .fork_any(&self.scope, &source, ForkAt::Leaf, options, ForkChanges::default())
+            .await
+        {
             // Created by another process, or by this one before a crash.
             Err(EngineError::Store(StoreError::Exists { .. })) => Ok(()),
             forked => forked.map(drop),
@@ -209,7 +215,7 @@ impl Visitor {
         let (agent, prompt) = self.role_agent(node, turns_before)?;
         let run: SessionId = self.state.run.parse()?;
         self.engine.configuration().share_models(&self.scope, &run, session, &agent).await?;
-        let mut bodies = settings_of(&agent, self.state.cwd.clone(), Default::default(), None);
+        let mut bodies = format_2_bodies(&agent, self.state.cwd.clone(), Default::default(), None);
         for body in &mut bodies {
             if let Body::ContextChanged(changed) = body {
                 changed.system = Some(prompt.clone());

@@ -20,6 +20,7 @@ pub fn transcript(summary: &Summary, path: &[Entry]) -> Value {
     let mut system = None;
     for (index, entry) in path.iter().enumerate() {
         match &entry.body {
+            Body::Configured(configured) => system.clone_from(&configured.system),
             Body::ContextChanged(changed) => system = changed.system.clone().or(system),
             Body::Compaction(compaction) => {
                 let text = compaction.summary.as_deref().unwrap_or(OMITTED_SUMMARY);

@@ -66,9 +66,12 @@ impl<W: Write> Exporter<W> {
 
     fn write_header(&mut self, first: Option<&Body>) -> Result<(), ExportError> {
         let Some(mut header) = self.header.take() else { return Ok(()) };
-        if let (Dialect::Operator, Some(Body::ContextChanged(changed))) = (self.dialect, first)
-            && let Some(system) = &changed.system
-        {
+        let system = match first {
+            Some(Body::Configured(configured)) => configured.system.as_deref(),
+            Some(Body::ContextChanged(changed)) => changed.system.as_deref(),
+            _ => None,
+        };
+        if let Some(system) = system.filter(|_| self.dialect == Dialect::Operator) {
             header["system_prompt"] = json!(system);
         }
         self.write(&header)

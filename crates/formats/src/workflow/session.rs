@@ -123,6 +123,7 @@ fn id_of(title: &str) -> String {
 
 fn agent_snapshot(path: &[Entry]) -> Option<Value> {
     path.iter().rev().find_map(|entry| match &entry.body {
+        Body::Configured(configured) => Some(configured.agent.to_value()),
         Body::ContextChanged(changed) => changed.agent.as_ref().map(sapwood_core::Json::to_value),
         _ => None,
     })
