@@ -16,10 +16,11 @@ fn fill(world: &World) {
     let agent = "id: worker\nmodel: demo\ntools: [run_command]\nfs_scope: project\nallowed_commands: [\"echo ready\"]\napprovals: ask\n";
     std::fs::write(world.path("agents/worker.yaml"), agent).unwrap();
     world.ok(&["new", "--id", "talk", "--title", "A talk", "--agent", "worker"]);
+    let first = world.json(&["inject", "talk", "--role", "user", "--text", "the first"])["seq"].to_string();
     world.ok(&["send", "talk", "what did I say?"]);
-    world.ok(&["fork", "talk", "--at", "2", "--id", "fork"]);
+    world.ok(&["fork", "talk", "--at", &first, "--id", "fork"]);
     world.add_messages("fork", &["u:its own"]);
-    world.ok(&["branch", "talk", "2"]);
+    world.ok(&["branch", "talk", &first]);
     world.add_messages("talk", &["u:another way", "a:fine"]);
     world.ok(&["trim", "talk", "--keep-last", "1"]);
     world.ok(&["new", "--id", "waiting", "--agent", "worker"]);
@@ -40,7 +41,7 @@ fn put_artifact(world: &World, key: &str) {
     request(&served.addr, "POST", "/v1/sessions", Some(key), r#"{"id":"keyed"}"#);
     assert_eq!(request(&served.addr, "POST", "/v1/sessions/keyed/entries", Some(key), message).0, 201);
     let (status, put) =
-        request(&served.addr, "PUT", "/v1/sessions/keyed/artifacts/a.txt", Some(key), "\"bytes\"");
+        request(&served.addr, "POST", "/v1/sessions/keyed/artifacts?name=a.txt", Some(key), "\"bytes\"");
     assert!(status < 300, "{status} {put}");
 }
 
@@ -85,6 +86,8 @@ fn check_authority(world: &World, key: &str) {
     let served = serve(world, "127.0.0.1:0");
     assert_eq!(request(&served.addr, "GET", "/v1/sessions/keyed/context", Some(key), "").0, 200);
     assert_eq!(request(&served.addr, "GET", "/v1/sessions/keyed/context", None, "").0, 401);
+    let artifact = request(&served.addr, "GET", "/v1/sessions/keyed/artifacts/a.txt", Some(key), "");
+    assert_eq!(artifact, (200, "bytes".into()));
 }
 
 #[test]

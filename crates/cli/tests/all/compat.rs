@@ -257,13 +257,24 @@ fn upgrade(old: &Version<'_>, new: &Version<'_>, old_server: Served, new_server:
     assert_eq!(reading(new), before, "the upgrade changed what is read");
     let refused = old.run(&["ls"]);
     assert_eq!(refused.error()["code"], "store.too_new", "{}", refused.stderr);
-    // A running server notices the upgrade within a second.
-    std::thread::sleep(Duration::from_millis(1_500));
+    let turn_in = |session: &str| {
+        let turn = begin(new_server, session, "what did I say?");
+        await_status(new_server, session, &turn, "completed");
+    };
+    let count = |version: u32| {
+        let sql_text = format!("SELECT count(*) FROM sapwood.entries WHERE version = {version}");
+        sql(new.world, &sql_text).parse::<u64>().unwrap()
+    };
+    wait_for("the running server to write the new format", || {
+        turn_in("s0");
+        (count(3) > 0).then_some(())
+    });
+    turn_in("s0");
+    let of_version_2 = count(2);
     for number in 0..ROUNDS {
-        let session = format!("s{number}");
-        let turn = begin(new_server, &session, "what did I say?");
-        await_status(new_server, &session, &turn, "completed");
+        turn_in(&format!("s{number}"));
     }
+    assert_eq!(count(2), of_version_2, "the server still writes the previous format");
     new.json(&["new", "--id", "after", "--agent", "asker"]);
 }
 

@@ -9,6 +9,7 @@ use sapwood_store::conformance::cluster;
 use serde_json::Value;
 
 use crate::harness::{World, parse_lines, texts_of};
+use crate::serve::{request, serve};
 
 /// The custom types of format 2 that have their own kind in format 3.
 const RECORDS: [(&str, &str); 8] = [
@@ -134,7 +135,7 @@ fn check_views(world: &World) {
     assert!(events.iter().any(|event| event["type"] == "session:pressure"));
     assert!(!world.lines(&["archives", "talk"]).is_empty());
     assert_eq!(world.lines(&["key", "ls"])[0]["user"], "ana");
-    assert_eq!(world.json(&["ancestry", "fork"])["session"], "fork");
+    assert_eq!(world.json(&["ancestry", "fork"])["root"], "talk");
     assert_eq!(
         world.fail(4, &["inject", "closed", "--role", "user", "--text", "x"])["code"],
         "session.archived"
@@ -212,6 +213,26 @@ fn a_postgres_database_keeps_the_previous_format_until_it_is_upgraded() {
     assert_eq!(world.json(&["send", "talk", "what did I say?"])["outcome"], "completed");
     assert_eq!(versions(world), "2,3");
     world.ok(&["doctor"]);
+}
+
+#[test]
+fn a_running_server_notices_the_upgrade() {
+    let fixture = Fixture::open("postgres");
+    let world = &fixture.world;
+    let served = serve(world, "127.0.0.1:0");
+    let key = fixture.text("key.txt");
+    let write = || {
+        let message = r#"{"role":"user","content":"more"}"#;
+        request(&served.addr, "POST", "/v1/sessions/mine/entries", Some(key.trim()), message).0
+    };
+    request(&served.addr, "POST", "/v1/sessions", Some(key.trim()), r#"{"id":"mine"}"#);
+    assert_eq!((write(), versions(world).as_str()), (201, "2"));
+    world.ok(&["store", "upgrade"]);
+    let began = std::time::Instant::now();
+    while versions(world) != "2,3" {
+        assert!(began.elapsed().as_secs() < 120, "the server still writes the previous format");
+        assert_eq!(write(), 201);
+    }
 }
 
 #[test]
