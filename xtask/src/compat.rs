@@ -16,18 +16,7 @@ pub fn run(root: &Path) -> Result<()> {
         None => build_previous(root)?,
     };
     let mut test = Command::new("cargo");
-    test.args([
-        "test",
-        "-p",
-        "sapwood-cli",
-        "--test",
-        "all",
-        "--",
-        "--exact",
-        TEST,
-        "--ignored",
-        "--nocapture",
-    ]);
+    test.args(["test", "-p", "sapwood-cli", "--test", "all", "--", "--exact", TEST, "--nocapture"]);
     succeed(test.current_dir(root).env("SAPWOOD_COMPAT_BINARY", binary))
 }
 
