@@ -98,9 +98,23 @@ async fn upgrade(app: &mut App, force: bool) -> Result<()> {
         let hint = "stop these servers or replace them by this version, then retry; --force upgrades anyway";
         return Err(Failure::new("store.in_use", message).with_hint(hint));
     }
-    app.engine.store().upgrade().await.map_err(sapwood::Error::from)?;
+    app.engine.store().upgrade().await.map_err(|error| refused(error.into()))?;
     let after = status(app).await?;
     report(app, &before, &after)
+}
+
+/// A failed upgrade changed nothing. The usual reason is a database user that does not own the tables.
+fn refused(error: sapwood::Error) -> Failure {
+    let hint = match error.code() {
+        "store.backend" => Some("use the URL of the database user that owns the tables; nothing was changed"),
+        "store.read_only" => Some("upgrade the primary server of the database; nothing was changed"),
+        _ => None,
+    };
+    let failure = Failure::from(error);
+    match hint {
+        Some(hint) => failure.with_hint(hint),
+        None => failure,
+    }
 }
 
 fn report(app: &mut App, before: &StoreStatus, after: &StoreStatus) -> Result<()> {
