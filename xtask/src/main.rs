@@ -1,10 +1,12 @@
 //! The project's checks. `cargo xtask test` is what CI runs: it installs the required programs, then runs formatting,
 //! clippy, the tidy checks and all tests, including the browser tests, and ends with a summary of the failures.
 //! `cargo xtask tidy` runs only the tidy checks. `cargo xtask api` checks the façade's public API. `cargo xtask console`
-//! builds the console, which the next `cargo build` embeds in the binary.
+//! builds the console, which the next `cargo build` embeds in the binary. `cargo xtask compat` runs the previous version and
+//! this one on one PostgreSQL database.
 
 mod api;
 mod arrows;
+mod compat;
 mod console;
 mod functions;
 mod imports;
@@ -40,7 +42,8 @@ fn main() -> Result<()> {
         "api" if std::env::args().nth(2).as_deref() == Some("--update") => api::run(&root, Snapshot::Update),
         "api" => api::run(&root, Snapshot::Check),
         "console" => console::build(&root),
-        _ => bail!("usage: cargo xtask test | tidy | api [--update] | console"),
+        "compat" => compat::run(&root),
+        _ => bail!("usage: cargo xtask test | tidy | api [--update] | console | compat"),
     }
 }
 

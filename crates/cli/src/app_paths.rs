@@ -10,6 +10,7 @@ use crate::failure::{Failure, Result};
 use crate::global_args::Global;
 
 /// Paths and configuration, resolved before anything is opened.
+#[derive(Clone)]
 pub struct AppPaths {
     pub url: String,
     pub config: Config,

@@ -43,9 +43,12 @@ const GROUPS: &[(&str, &[&str])] = &[
     ),
     ("Fit the context window", &["compact", "uncompact", "trim", "prune"]),
     ("Share and remember", &["share", "members", "memory", "graft"]),
-    ("Move data", &["import", "export", "migrate"]),
+    ("Move data", &["import", "export", "migrate", "backup", "restore"]),
     ("Automate", &["flow", "agent", "skill", "hook", "trigger"]),
-    ("Operate", &["serve", "key", "tenant", "doctor", "bench", "keychain", "completions", "version", "help"]),
+    (
+        "Operate",
+        &["serve", "key", "tenant", "store", "doctor", "bench", "keychain", "completions", "version", "help"],
+    ),
 ];
 /// The description of `help`, which clap adds only when it builds the parser. Repeated here for the list of groups.
 const HELP_ABOUT: &str = "Print this message or the help of a command";
@@ -117,6 +120,9 @@ pub enum Command {
     Import(cmd::import::ImportArgs),
     Doctor(cmd::doctor::DoctorArgs),
     Migrate(cmd::migrate::MigrateArgs),
+    Backup(cmd::backup::BackupArgs),
+    Restore(cmd::restore::RestoreArgs),
+    Store(cmd::store::StoreArgs),
     Bench(cmd::bench::BenchArgs),
     Agent(cmd::agent::AgentArgs),
     Hook(cmd::hook::HookArgs),

@@ -5,10 +5,10 @@ use std::io::Write;
 use crate::app::App;
 use crate::args::{self, Cli, Command};
 use crate::cmd::{
-    about, agent, apikey, approvals, approve, archives, audit, branch, cancel, chat, compact, context,
+    about, agent, apikey, approvals, approve, archives, audit, backup, branch, cancel, chat, compact, context,
     doctor, erase, events, export, feed, files, flow, fork, graft, hook, import, info, inject, keychain,
-    label_rename, ledger, length_exists, lifecycle, ls, memory, migrate, new, prune, resume, search, send,
-    serve, set, share, show, skill, thinking, tree, trigger, trim, uncompact, usage,
+    label_rename, ledger, length_exists, lifecycle, ls, memory, migrate, new, prune, restore, resume, search,
+    send, serve, set, share, show, skill, store, thinking, tree, trigger, trim, uncompact, usage,
 };
 use crate::failure::Result;
 
@@ -18,6 +18,8 @@ pub async fn run(cli: Cli) -> Result<()> {
         Command::Completions(args) => return about::completions(&args, args::command(), global.format()),
         Command::Version(_) => return about::version(global.format()),
         Command::Migrate(args) => return Box::pin(migrate::run(args, &global)).await,
+        Command::Backup(args) => return Box::pin(backup::run(args, &global)).await,
+        Command::Restore(args) => return Box::pin(restore::run(args, &global)).await,
         Command::Keychain(args) => return keychain::run(&args, &global),
         Command::Agent(args) => return agent::run(args, &global),
         command => command,
@@ -86,10 +88,13 @@ pub async fn dispatch(app: &mut App, command: Command) -> Result<()> {
         Command::Trigger(args) => Box::pin(trigger::run(app, args)).await,
         Command::Skill(args) => skill::run(app, args).await,
         Command::Hook(args) => hook::run(app, args).await,
+        Command::Store(args) => store::run(app, args).await,
         Command::Agent(_)
         | Command::Bench(_)
         | Command::Keychain(_)
         | Command::Migrate(_)
+        | Command::Backup(_)
+        | Command::Restore(_)
         | Command::Completions(_)
         | Command::Version(_) => Ok(()),
     }

@@ -30,6 +30,7 @@ mod providers;
 mod render;
 mod suggest;
 mod telemetry;
+mod temp_store;
 mod time_arg;
 mod triggers;
 

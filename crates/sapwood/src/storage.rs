@@ -51,7 +51,7 @@ pub use sapwood_core::port::memory::{Memories, Memory, MemoryFilter};
 pub use sapwood_core::port::store::{
     Append, Appended, Audit, AuditAction, AuditLine, AuditNote, Authorities, BlobSink, Blobs, Created,
     Expect, Finding, Fork, Hit, Lease, Leases, ListFilter, ListOrder, Log, NewSession, Page, PathSlice,
-    Repair, Result, Search, SearchQuery, Sessions, Store, StoreError, Until, Upkeep,
+    Repair, Result, Search, SearchQuery, Sessions, Store, StoreError, StoreStatus, Until, Upkeep,
 };
 pub use sapwood_core::project::summary::{Lineage, Origin, QueuedInput, Summary, TurnPositions};
 pub use sapwood_core::scope::{Principal, Scope};
@@ -177,6 +177,9 @@ macro_rules! delegate_store {
         $crate::delegate_store!(@impl Upkeep, $store, $inner {
             fn check(scope: &Scope, repair: Repair) -> Vec<Finding>;
             fn abandoned_turns(limit: usize) -> Option<Vec<(TenantId, SessionId)>>;
+            fn log_format() -> u32;
+            fn upgrade() -> u32;
+            fn status() -> StoreStatus;
             fn check_writable() -> ();
             fn flush() -> ();
         }

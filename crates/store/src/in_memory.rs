@@ -17,7 +17,7 @@ use sapwood_core::port::keys::ApiKey;
 use sapwood_core::port::store::{
     Append, Appended, Audit, AuditAction, AuditLine, AuditNote, Authorities, BlobSink, Blobs, Created,
     Finding, Fork, Hit, Lease, Leases, ListFilter, NewSession, Page, Repair, Result, Search, SearchQuery,
-    Sessions, Upkeep,
+    Sessions, StoreStatus, Upkeep,
 };
 use sapwood_core::project::summary::Summary;
 use sapwood_core::tree::Head;
@@ -362,6 +362,10 @@ impl Upkeep for MemoryStore {
 
     async fn flush(&self) -> Result<()> {
         Ok(())
+    }
+
+    async fn status(&self) -> Result<StoreStatus> {
+        Ok(StoreStatus::current("memory", "memory:".to_owned()))
     }
 
     fn describe(&self) -> String {

@@ -18,8 +18,8 @@ use crate::render::{Format, Out, RED, clean, plural};
 
 /// Copy all data from one store to another and verify it
 ///
-/// Copies sessions, blobs, API keys, memories and the audit log. The source is only read and may be in use. Running the
-/// command again continues where it stopped and adds new data.
+/// Copies sessions, blobs, API keys, memories and the audit log of all tenants, or of the tenant given with --tenant. The
+/// source is only read and may be in use. Running the command again continues where it stopped and adds new data.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -47,22 +47,48 @@ pub async fn run(args: MigrateArgs, global: &Global) -> Result<()> {
     let (from, to) = (open(&args.from, global)?, open(&args.to, global)?);
     let mode = if args.dry_run { Mode::DryRun } else { Mode::Copy };
     let mut out = Out::new(global.format());
+    let mut migration = Migration::new(from, to, mode);
+    if let Some(tenant) = &global.tenant {
+        migration = migration.only(tenant.parse().map_err(sapwood::Error::from)?);
+    }
+    let total = copy(migration, &mut out, Sessions::Print).await?;
+    print_total(&mut out, &total, mode)
+}
+
+/// Which sessions are printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sessions {
+    /// Every session with `--json`, otherwise those with a problem.
+    Print,
+    /// Only those with a problem, on stderr.
+    Problems,
+}
+
+/// Runs a migration with a progress display.
+pub async fn copy(migration: Migration, out: &mut Out, sessions: Sessions) -> Result<MigrationTotal> {
     let bar = ProgressBar::new_spinner();
     bar.enable_steady_tick(Duration::from_millis(120));
-    let (mut sessions, mut failed) = (0, None);
-    let migration = Migration::new(from, to, mode);
+    let (mut count, mut failed) = (0, None);
     let mut on_session = |moved: &MigratedSession| {
-        sessions += 1;
-        bar.set_message(format!("{}, last {}", plural(sessions, "session"), moved.session));
-        let printed = bar.suspend(|| print_session(&mut out, moved));
+        count += 1;
+        bar.set_message(format!("{}, last {}", plural(count, "session"), moved.session));
+        let printed = bar.suspend(|| match (sessions, &moved.problem) {
+            (Sessions::Print, _) => print_session(out, moved),
+            (Sessions::Problems, Some(problem)) => {
+                let session = format!("session {} of tenant {}", moved.session, moved.tenant);
+                anstream::eprintln!("{RED}✗{RED:#} {session}: {}", clean(problem));
+                Ok(())
+            }
+            (Sessions::Problems, None) => Ok(()),
+        });
         failed = failed.take().or(printed.err());
     };
     let total = migration.run(&mut on_session).await;
     bar.finish_and_clear();
-    if let Some(failure) = failed {
-        return Err(failure);
+    match failed {
+        Some(failure) => Err(failure),
+        None => Ok(total?),
     }
-    print_total(&mut out, &total?, mode)
 }
 
 /// Opens a store. Only SQLite stores can be encrypted and use a key.

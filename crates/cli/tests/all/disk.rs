@@ -132,6 +132,26 @@ fn a_server_whose_disk_is_full_is_not_ready() {
     });
 }
 
+#[test]
+fn a_backup_that_does_not_fit_leaves_no_file() {
+    in_own_mounts("disk::a_backup_that_does_not_fit_leaves_no_file", |scheme| {
+        let disk = SmallDisk::mount(scheme);
+        let world = World::new(scheme);
+        let session = seed(&world);
+        let mut rng = SeededRng::from_env();
+        let mut injector = Injector::start(&world, &session, &[]);
+        for _ in 0..40 {
+            injector.send(&[&rng.letters(50_000)]);
+        }
+        injector.finish();
+        let file = disk.root().join("backup.db").display().to_string();
+        let error = world.fail(1, &["backup", &file]);
+        assert_eq!(error["code"], "store.disk_full", "{error}");
+        assert_eq!(std::fs::read_dir(disk.root()).unwrap().count(), 0, "a file remains");
+        assert_healthy(&world);
+    });
+}
+
 /// Appends messages until the disk is full. Returns the acknowledged messages.
 fn inject_until_full(disk: &SmallDisk, session: &str) -> Vec<LoggedMessage> {
     let mut rng = SeededRng::from_env();

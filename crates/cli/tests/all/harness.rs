@@ -157,6 +157,11 @@ impl World {
         }
     }
 
+    /// Returns the texts of the context of another tenant's session.
+    pub fn texts_in(&self, tenant: &str, session: &str) -> Vec<String> {
+        texts_of(&self.json(&["--tenant", tenant, "context", session]))
+    }
+
     /// Returns the texts of the context, in order.
     pub fn texts(&self, session: &str, at: Option<&str>) -> Vec<String> {
         let mut args = vec!["context", session];

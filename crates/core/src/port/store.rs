@@ -266,6 +266,45 @@ pub enum Repair {
     Yes,
 }
 
+/// The version of a store, for the operator.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct StoreStatus {
+    /// The kind of store, such as `sqlite`.
+    pub kind: &'static str,
+    /// The location of the store, without a password.
+    pub store: String,
+    /// The layout of the database. `None` for a store without numbered layouts.
+    pub layout: Option<u32>,
+    /// The newest layout that this version knows.
+    pub layout_newest: Option<u32>,
+    /// The log format version that the store writes now.
+    pub log_format: u32,
+    /// The newest log format that this version can write.
+    pub log_format_newest: u32,
+    /// Connections of servers that cannot read the newest log format.
+    pub older_connections: u32,
+}
+
+impl StoreStatus {
+    /// The status of a store that is always current.
+    pub fn current(kind: &'static str, store: String) -> Self {
+        Self {
+            kind,
+            store,
+            layout: None,
+            layout_newest: None,
+            log_format: LOG_VERSION,
+            log_format_newest: LOG_VERSION,
+            older_connections: 0,
+        }
+    }
+
+    /// Whether [`Upkeep::upgrade`] would change the store.
+    pub fn is_upgrade_pending(&self) -> bool {
+        self.log_format < self.log_format_newest || self.layout < self.layout_newest
+    }
+}
+
 /// Operations on whole sessions.
 #[async_trait]
 pub trait Sessions: Send + Sync {
@@ -459,6 +498,13 @@ pub trait Upkeep: Send + Sync {
     /// Write the current log format from now on. Servers of the previous version can no longer use the store.
     async fn upgrade(&self) -> Result<u32> {
         Ok(LOG_VERSION)
+    }
+    /// The kind and version of the store.
+    async fn status(&self) -> Result<StoreStatus> {
+        Ok(StoreStatus {
+            log_format: self.log_format().await?,
+            ..StoreStatus::current("custom", self.describe())
+        })
     }
     /// Check whether a write would succeed now, as far as this is possible without a permanent change.
     async fn check_writable(&self) -> Result<()> {

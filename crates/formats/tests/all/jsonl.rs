@@ -207,7 +207,7 @@ fn the_first_line_is_a_header_and_entries_are_flat() {
     let file = file_of("u1 a2 L→1 u3");
     let header = String::from_utf8(file[0].clone()).unwrap();
     assert!(
-        header.starts_with(r#"{"type":"session_header","version":2,"id":"fixture","timestamp":0"#),
+        header.starts_with(r#"{"type":"session_header","version":3,"id":"fixture","timestamp":0"#),
         "{header}"
     );
     let moved = String::from_utf8(file[3].clone()).unwrap();
@@ -369,11 +369,17 @@ fn references_to_missing_entries_are_skipped() {
     assert_eq!(context_of(&imported), ["u1", "u3", "a5"]);
 }
 
+/// The header with the version after the current one.
+fn newer(header: &str) -> String {
+    let version = |number: u32| format!("\"version\":{number}");
+    header.replace(&version(LOG_VERSION), &version(LOG_VERSION + 1))
+}
+
 #[test]
 fn a_newer_file_is_refused_and_a_file_without_a_header_is_not() {
     let mut file = file_of("u1 a2");
     let header = String::from_utf8(file[0].clone()).unwrap();
-    file[0] = header.replace("\"version\":2", &format!("\"version\":{}", LOG_VERSION + 1)).into_bytes();
+    file[0] = newer(&header).into_bytes();
     let imported = import(&file.concat());
     assert_eq!((codes(&imported), imported.drafts.len()), (vec![(1, "import.too_new")], 0));
     let imported = import(&file[1..].concat());
@@ -394,7 +400,7 @@ fn a_second_header_ends_the_file() {
 fn the_session_after_a_refused_session_is_found() {
     let mut refused = file_of("u1 a2");
     let header = String::from_utf8(refused[0].clone()).unwrap();
-    refused[0] = header.replace("\"version\":2", &format!("\"version\":{}", LOG_VERSION + 1)).into_bytes();
+    refused[0] = newer(&header).into_bytes();
     let imported = import(&[refused.concat(), file_of("u1").concat(), file_of("u1").concat()].concat());
     assert_eq!(codes(&imported), [(1, "import.too_new"), (4, "import.second_header")]);
 }

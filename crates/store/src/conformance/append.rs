@@ -3,10 +3,12 @@
 use sapwood_core::content::Json;
 use sapwood_core::entry::{
     Action, ActionKind, ApprovalAnswer, ApprovalAnswered, ApprovalAsked, ArtifactPut, ArtifactUse,
-    BranchSummary, CancelAsked, Compaction, ContextChanged, CustomInfo, CustomMessage, Details, Exported,
-    Graft, GraftWhat, InputQueued, InputTaken, Kind, Label, LeafMoved, ModelChanged, Outcome, Queue, Round,
-    RoundResult, RoundStatus, SessionNamed, SessionState, SkillsChanged, StateChanged, Strategy, SystemNote,
-    ThinkingChanged, ToolResult, Trigger, TurnEnded, TurnStarted,
+    BranchSummary, CancelAsked, Compaction, ConfigSource, Configured, ContextChanged, ContextSet, CustomInfo,
+    CustomMessage, Details, Exported, FlowAssigned, FlowEvent, Graft, GraftWhat, HookRan, InputQueued,
+    InputTaken, Kind, Label, LeafMoved, LimitsChanged, MemoryLearned, ModelChanged, Outcome, PressureChanged,
+    Queue, Round, RoundResult, RoundStatus, Selection, SessionContext, SessionNamed, SessionState,
+    SkillsChanged, StateChanged, Strategy, SystemNote, ThinkingChanged, ToolResult, Trigger, TriggerEvent,
+    TurnEnded, TurnStarted, TurnTerms, UsageReported,
 };
 use sapwood_core::port::store::{APPEND_ENTRIES_MAX, Append, BODY_BYTES_MAX, Expect};
 use sapwood_core::{Body, Draft, EntryId, Part, Seq, StoreError, TimestampMs, TurnId};
@@ -228,8 +230,16 @@ pub async fn every_kind_of_body_reads_back_byte_for_byte(harness: &impl Harness)
     let blob = world.store.put_blob(&ana(), b"abc".to_vec()).await.unwrap();
     let target =
         world.append_text(&ana(), &session, "Grüße \u{1F332} \"quoted\" \\ \u{0} \n line").await.entries[0].1;
-    let bodies: Vec<Body> =
-        [messages(blob), summaries(target), settings(), turns(), marks(target, blob)].concat();
+    let bodies: Vec<Body> = [
+        messages(blob),
+        summaries(target),
+        settings(),
+        turns(),
+        marks(target, blob),
+        configuration(),
+        records(),
+    ]
+    .concat();
     let mut kinds: Vec<Kind> = bodies.iter().map(Body::kind).collect();
     for body in &bodies {
         world.append(&ana(), &session, vec![body.clone()]).await;
@@ -333,6 +343,40 @@ fn turns() -> Vec<Body> {
     let turn: [Body; 5] =
         [TurnStarted::default().into(), round.into(), asked.into(), answer.into(), ended.into()];
     turn.into_iter().chain(talk).collect()
+}
+
+fn configuration() -> Vec<Body> {
+    let context = SessionContext {
+        working_dir: Some("/srv/garden".to_owned()),
+        active_file: Some("beds.md".to_owned()),
+        selection: Some(Selection { file: "beds.md".to_owned(), start_line: 2, end_line: 5 }),
+        git_ref: Some("main".to_owned()),
+        variables: [("season".to_owned(), "spring".to_owned())].into(),
+    };
+    let inherited =
+        ConfigSource { session: id("root"), owner: bob().principal, turns: 3, cost_nano_usd: 5, tokens: 7 };
+    let configured = Configured {
+        agent: Json::parse(r#"{"id":"gardener","model":"demo"}"#).unwrap(),
+        system: Some("be brief".to_owned()),
+        context: context.clone(),
+        inherited: Some(inherited),
+    };
+    let limits = LimitsChanged { turns_max: Some(9), token_budget: Some(1_000), budget_nano_usd: Some(1) };
+    vec![configured.into(), ContextSet { context }.into(), limits.into()]
+}
+
+fn records() -> Vec<Body> {
+    let data = || Json::parse(r#"{"level":"high","z":[1.0]}"#).unwrap();
+    vec![
+        TurnTerms { data: data() }.into(),
+        UsageReported { data: data() }.into(),
+        PressureChanged { data: data() }.into(),
+        FlowEvent { data: data() }.into(),
+        FlowAssigned { data: data() }.into(),
+        HookRan { data: data() }.into(),
+        TriggerEvent { data: data() }.into(),
+        MemoryLearned { data: data() }.into(),
+    ]
 }
 
 fn marks(target: EntryId, blob: sapwood_core::BlobHash) -> Vec<Body> {

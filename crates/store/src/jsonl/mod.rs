@@ -41,7 +41,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use async_trait::async_trait;
 use sapwood_core::port::store::{
     Append, Appended, Audit, AuditLine, AuditNote, Authorities, BlobSink, Blobs, Created, Finding, Fork, Hit,
-    Lease, Leases, ListFilter, NewSession, Page, Repair, Result, Search, SearchQuery, Sessions, Upkeep,
+    Lease, Leases, ListFilter, NewSession, Page, Repair, Result, Search, SearchQuery, Sessions, StoreStatus,
+    Upkeep,
 };
 use sapwood_core::project::summary::Summary;
 use sapwood_core::tree::Head;
@@ -329,6 +330,10 @@ fn may_see(tenant: &mut TenantDir, scope: &Scope, line: &AuditLine) -> bool {
 impl Upkeep for JsonlStore {
     async fn check(&self, scope: &Scope, repair: Repair) -> Result<Vec<Finding>> {
         self.with(scope, |tenant| tenant.check(repair))
+    }
+
+    async fn status(&self) -> Result<StoreStatus> {
+        Ok(StoreStatus::current("jsonl", format!("jsonl:{}", self.root.display())))
     }
 
     async fn check_writable(&self) -> Result<()> {

@@ -68,7 +68,7 @@ enum Freshness {
 }
 
 pub(super) async fn append(store: &PgStore, scope: &Scope, append: Append) -> Result<Appended> {
-    let packed = pack_bodies(store.format.current(), &append.drafts)?;
+    let packed = pack_bodies(store.format_to_write(), &append.drafts)?;
     let slot = store.append_cache.slot(scope, &append.session);
     let mut held = slot.lock().await;
     let mut lost: Option<Appended> = None;

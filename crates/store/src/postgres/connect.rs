@@ -28,6 +28,11 @@ const THREADS: usize = 2;
 /// applies to it.
 pub(super) const ROLE: &str = "sapwood_app";
 
+/// The name of this version's connections in `pg_stat_activity`, by the newest log format that it reads.
+const APPLICATION: &str = "sapwood format 3";
+/// The name of the connections of versions that read only log format 2.
+pub(super) const PREVIOUS_APPLICATION: &str = "sapwood";
+
 /// A server and its connection settings, parsed from a URL.
 #[derive(Clone)]
 pub(super) struct Server {
@@ -60,7 +65,7 @@ impl Server {
         if config.get_connect_timeout().is_none() {
             config.connect_timeout(CONNECT_MAX);
         }
-        config.application_name("sapwood");
+        config.application_name(APPLICATION);
         config.keepalives_idle(Duration::from_secs(30));
         let tls = Tls::new(&tls_settings).map_err(invalid)?;
         let place = place_of(&config).into();

@@ -37,7 +37,8 @@ impl WrittenFormat {
         is_due
     }
 
+    /// Records the version of the database. A database is never downgraded, so an answer that was delayed is ignored.
     pub fn set(&self, version: u32) {
-        self.version.store(version, Ordering::Relaxed);
+        self.version.fetch_max(version, Ordering::Relaxed);
     }
 }

@@ -50,13 +50,15 @@ mod tls;
 mod visibility;
 mod writer;
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use deadpool_postgres::Pool;
 use sapwood_core::entry::LOG_VERSION;
 use sapwood_core::port::store::{
     Append, Appended, Audit, AuditLine, AuditNote, Authorities, BlobSink, Blobs, Created, Finding, Fork, Hit,
     Lease, Leases, ListFilter, Log, NewSession, PAGE_ROWS_MAX, Page, PathSlice, Repair, Result, Search,
-    SearchQuery, Sessions, Until, Upkeep,
+    SearchQuery, Sessions, StoreStatus, Until, Upkeep,
 };
 use sapwood_core::project::summary::{Summary, TurnPositions};
 use sapwood_core::tree::Head;
@@ -72,7 +74,7 @@ use crate::database::NamedDatabase;
 use crate::validate;
 use append::AppendCache;
 use blob_upload::PgUpload;
-use connect::{DbRole, Server, StoreRuntime};
+use connect::{DbRole, PREVIOUS_APPLICATION, Server, StoreRuntime};
 use connection::{Mode, Params, StoreConnection};
 use error::RetryBudget;
 use format::WrittenFormat;
@@ -91,7 +93,7 @@ pub struct PgStore {
     writer: Writer,
     notifier: Notifier,
     append_cache: AppendCache,
-    format: WrittenFormat,
+    format: Arc<WrittenFormat>,
     /// Dropped last: tasks of the other fields run in this runtime.
     runtime: StoreRuntime,
 }
@@ -167,7 +169,7 @@ impl PgStore {
         let writer =
             Writer::new(pool.clone(), server.place.clone(), notifier.clone(), runtime.handle().clone());
         let append_cache = AppendCache::default();
-        let format = WrittenFormat::new(format);
+        let format = Arc::new(WrittenFormat::new(format));
         let store = Self { server, role, pool, writer, notifier, append_cache, format, runtime };
         // A failure, for example on a standby, is harmless: abandoned uploads only waste disk space,
         // and the next upload retries.
@@ -183,6 +185,23 @@ impl PgStore {
             db.end_read();
             Ok(Ok(rows))
         })
+    }
+
+    /// Returns the format to write now. If a check for an upgrade is due, it runs in the background: waiting for it here
+    /// would let a later append overtake this one.
+    fn format_to_write(&self) -> u32 {
+        if self.format.is_check_due() {
+            let (format, pool, place) = (self.format.clone(), self.pool.clone(), self.server.place.clone());
+            self.runtime.handle().spawn(async move {
+                // After a failure, the next check is due in a second.
+                let Ok(db) = StoreConnection::open_for_all_tenants(&pool, &place).await else { return };
+                if let Ok(rows) = db.query(schema::APPLIED_STEPS, &[]).await {
+                    format.set(schema::format_of(rows.first().and_then(|row| row.get(0))));
+                    db.end_read();
+                }
+            });
+        }
+        self.format.current()
     }
 
     async fn open_connection(&self, tenant: &TenantId, mode: Mode) -> Result<StoreConnection> {
@@ -264,7 +283,7 @@ impl Sessions for PgStore {
     }
 
     async fn fork(&self, scope: &Scope, fork: Fork) -> Result<Head> {
-        writing!(self, scope, db => fork::fork(&db, scope, &fork, self.format.current()).await)
+        writing!(self, scope, db => fork::fork(&db, scope, &fork, self.format_to_write()).await)
     }
 
     async fn summary(&self, scope: &Scope, session: &SessionId) -> Result<Summary> {
@@ -520,6 +539,24 @@ impl Upkeep for PgStore {
             self.format.set(schema::format_of(rows.first().and_then(|row| row.get(0))));
         }
         Ok(self.format.current())
+    }
+
+    async fn status(&self) -> Result<StoreStatus> {
+        let rows = self.query_all_tenants(schema::APPLIED_STEPS, &[]).await?;
+        let steps: Option<i32> = rows.first().and_then(|row| row.get(0));
+        let sql = "SELECT count(*) FROM pg_stat_activity
+                   WHERE datname = current_database() AND application_name = $1";
+        let older = self.query_all_tenants(sql, &[&PREVIOUS_APPLICATION]).await?;
+        let older = older.first().map_or(0, |row| row.get::<_, i64>(0));
+        let log_format = schema::format_of(steps);
+        self.format.set(log_format);
+        Ok(StoreStatus {
+            layout: steps.and_then(|steps| u32::try_from(steps).ok()),
+            layout_newest: Some(schema::newest()),
+            log_format,
+            older_connections: u32::try_from(older).unwrap_or(u32::MAX),
+            ..StoreStatus::current("postgres", self.describe())
+        })
     }
 
     async fn upgrade(&self) -> Result<u32> {

@@ -79,6 +79,11 @@ pub(super) fn format_of(steps: Option<i32>) -> u32 {
     if is_shared { LOG_VERSION_MIN } else { LOG_VERSION }
 }
 
+/// Returns the newest layout.
+pub(super) fn newest() -> u32 {
+    u32::try_from(STEPS.len()).unwrap_or(u32::MAX)
+}
+
 async fn migrate_by(server: &Server, steps: &[&str], target: Target) -> Result<(DbRole, u32)> {
     let client = server.connect(DbRole::Owner, |_| ()).await?;
     let migration = Migration { client: &client, place: &server.place, steps, target };

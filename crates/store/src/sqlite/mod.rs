@@ -23,6 +23,7 @@ mod blob_upload;
 mod check;
 mod checkpoint;
 mod connection;
+pub mod contents;
 mod entry_index;
 mod erase;
 mod error;
@@ -54,7 +55,7 @@ use rusqlite::config::DbConfig;
 use sapwood_core::port::store::{
     Append, Appended, Audit, AuditLine, AuditNote, Authorities, BlobSink, Blobs, Created, Finding, Fork, Hit,
     Lease, Leases, ListFilter, Log, NewSession, PAGE_ROWS_MAX, Page, PathSlice, Repair, Result, Search,
-    SearchQuery, Sessions, Until, Upkeep,
+    SearchQuery, Sessions, StoreStatus, Until, Upkeep,
 };
 use sapwood_core::project::summary::{Summary, TurnPositions};
 use sapwood_core::tree::{Head, nth_message};
@@ -460,6 +461,13 @@ impl Audit for SqliteStore {
 impl Upkeep for SqliteStore {
     async fn check(&self, scope: &Scope, repair: Repair) -> Result<Vec<Finding>> {
         self.writer.run_exclusive(|db| check::check(db, scope, repair))
+    }
+
+    async fn status(&self) -> Result<StoreStatus> {
+        let layout = self.readers.read(|db| schema::version_of(&db.conn).at(&db.path))?;
+        let (layout, layout_newest) = (Some(layout), Some(schema::newest()));
+        let store = format!("sqlite:{}", self.path.display());
+        Ok(StoreStatus { layout, layout_newest, ..StoreStatus::current("sqlite", store) })
     }
 
     async fn check_writable(&self) -> Result<()> {

@@ -410,7 +410,7 @@ fn read_markers(conn: &Connection) -> rusqlite::Result<FileMarkers> {
 fn markers_in_transaction(conn: &Connection) -> rusqlite::Result<FileMarkers> {
     Ok(FileMarkers {
         application: conn.pragma_query_value(None, "application_id", |row| row.get(0))?,
-        version: conn.pragma_query_value(None, "user_version", |row| row.get(0))?,
+        version: version_of(conn)?,
         objects: conn.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?,
     })
 }
@@ -426,6 +426,16 @@ fn check_markers(path: &Path, found: FileMarkers, layout: SchemaLayout) -> Resul
         return Err(StoreError::TooNew { place, found: found.version, known: layout.version() });
     }
     Ok(())
+}
+
+/// Returns the newest layout.
+pub(super) fn newest() -> u32 {
+    LAYOUT.version()
+}
+
+/// Returns the layout of a file.
+pub(super) fn version_of(conn: &Connection) -> rusqlite::Result<u32> {
+    conn.pragma_query_value(None, "user_version", |row| row.get(0))
 }
 
 /// Runs the scripts under the write lock. While this process waited for the lock, another process

@@ -318,7 +318,7 @@ fn a_newer_file_is_refused() {
     block_on(async {
         create_with(&open(dir.path()), "s", &["one"]).await;
         let path = log_file(dir.path());
-        let text = fs::read_to_string(&path).unwrap().replace("\"version\":2", "\"version\":99");
+        let text = fs::read_to_string(&path).unwrap().replace("\"version\":3", "\"version\":99");
         fs::write(&path, text).unwrap();
         let error = open(dir.path()).summary(&ana(), &id("s")).await.unwrap_err();
         assert!(matches!(error, StoreError::TooNew { found: 99, .. }), "{error:?}");

@@ -188,7 +188,7 @@ fn operator() -> Scope {
 /// Return the number of log rows read so far. Waits until the store's connections are closed.
 fn rows_read(url: &str) -> u64 {
     let (cluster, database) = (cluster::shared(), database_of(url));
-    let left = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'sapwood'";
+    let left = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'sapwood%'";
     for _ in 0..100 {
         if cluster.sql(database, left).trim() == "0" {
             break;

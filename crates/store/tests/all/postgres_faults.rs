@@ -71,7 +71,7 @@ fn appends_survive_cut_connections() {
             pause(20 + round * 3);
             let sql = format!(
                 "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
-                 WHERE datname = '{database}' AND application_name = 'sapwood'"
+                 WHERE datname = '{database}' AND application_name LIKE 'sapwood%'"
             );
             cut += cluster.sql("postgres", &sql).trim().parse::<u32>().unwrap();
         }

@@ -60,7 +60,7 @@ impl TlsServer {
     fn encrypted(&self) -> String {
         let sql =
             "SELECT count(*) FILTER (WHERE ssl), count(*) FROM pg_stat_ssl JOIN pg_stat_activity USING (pid)
-                   WHERE application_name = 'sapwood'";
+                   WHERE application_name LIKE 'sapwood%'";
         self.cluster.sql("postgres", sql).trim().to_owned()
     }
 }

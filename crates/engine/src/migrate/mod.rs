@@ -7,23 +7,24 @@
 //! path of its context. Leases and stored idempotency results are not copied: they belong to callers of the old
 //! store.
 
+mod inventory;
+mod tenant_data;
+
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use sapwood_core::port::keys::ApiKey;
-use sapwood_core::port::memory::{MemoryFilter, Standing};
-use sapwood_core::port::store::{
-    Append, AuditAction, AuditLine, AuditNote, Expect, Fork, ListFilter, NewSession, Store, Until,
-};
+use sapwood_core::port::store::{Append, Expect, Fork, NewSession, Store, Until};
 use sapwood_core::project::summary::Summary;
 use sapwood_core::{
-    Authority, BlobHash, Draft, Entry, Principal, Record, Scope, Seq, SessionId, StoreError, TenantId,
+    Authority, BlobHash, Draft, Entry, Principal, Scope, Seq, SessionId, StoreError, TenantId,
 };
 use serde::Serialize;
 
 use crate::blob::BlobReader;
 use crate::import::{BATCH_BYTES, BATCH_ENTRIES};
 use crate::{EngineError, Result};
+pub use inventory::{Item, inventory};
+use inventory::{decode_entry, hash_of};
 
 /// Page size for lists and logs.
 const PAGE_ROWS: usize = 1_000;
@@ -77,6 +78,8 @@ pub struct Migration {
     from: Arc<dyn Store>,
     to: Arc<dyn Store>,
     mode: Mode,
+    /// Copy only this tenant.
+    only: Option<TenantId>,
     total: MigrationTotal,
     /// Entries added to each session so far.
     added: HashMap<(TenantId, SessionId), u32>,
@@ -93,14 +96,27 @@ impl Migration {
             from,
             to,
             mode,
+            only: None,
             total: MigrationTotal::default(),
             added: HashMap::new(),
             copied_blobs: HashSet::new(),
         }
     }
 
+    /// Copy only one tenant.
+    pub fn only(mut self, tenant: TenantId) -> Self {
+        self.only = Some(tenant);
+        self
+    }
+
+    /// Copy everything and compare it. Fails with [`EngineError::FormatTooOld`] if the target writes an older log
+    /// format than the source.
     pub async fn run(mut self, on_session: OnSession<'_>) -> Result<MigrationTotal> {
-        let tenants = self.from.list_tenants().await?;
+        if self.to.log_format().await? < self.from.log_format().await? {
+            return Err(EngineError::FormatTooOld { what: "data of the current log format" });
+        }
+        let mut tenants = self.from.list_tenants().await?;
+        tenants.retain(|tenant| self.only.as_ref().is_none_or(|only| only == tenant));
         self.total.tenants = tenants.len() as u64;
         for tenant in tenants {
             self.copy_tenant(&tenant, on_session).await?;
@@ -126,6 +142,11 @@ impl Migration {
             }
             for id in grown {
                 let result = self.copy_session(tenant, &id, &sessions).await;
+                // A session that was erased in the meantime can also fail the copy of its forks. They are copied
+                // without it in the next pass.
+                if result.is_err() && self.was_erased(&scope, &id, &sessions).await? {
+                    continue;
+                }
                 let report = report_of(tenant, &sessions[&id], result)?;
                 reports.insert(id, report);
             }
@@ -133,15 +154,57 @@ impl Migration {
                 break;
             }
         }
+        self.drop_erased(&scope, &mut reports).await?;
         for report in reports.values_mut() {
             report.added = self.added.get(&(tenant.clone(), report.session.clone())).copied().unwrap_or(0);
             self.finish(&scope, report).await?;
             on_session(report);
         }
         if self.mode == Mode::Copy {
+            self.copy_tenant_record(&scope).await?;
             self.copy_keys(&scope).await?;
             self.copy_memories(&scope).await?;
             self.copy_audit(&scope).await?;
+        }
+        Ok(())
+    }
+
+    /// Whether the session, or one that it was forked from, no longer exists in the source.
+    async fn was_erased(
+        &self,
+        scope: &Scope,
+        id: &SessionId,
+        sessions: &HashMap<SessionId, Summary>,
+    ) -> Result<bool> {
+        let mut ids = vec![id.clone()];
+        while let Some(parent) = ids.last().and_then(|id| sessions.get(id)?.parent.as_ref())
+            && sessions.contains_key(&parent.session)
+            && ids.len() < FORKS_MAX
+        {
+            ids.push(parent.session.clone());
+        }
+        Ok(self.from.heads(scope, &ids).await?.contains(&None))
+    }
+
+    /// Erase from the target the sessions that were erased in the source while they were copied.
+    async fn drop_erased(
+        &self,
+        scope: &Scope,
+        reports: &mut HashMap<SessionId, MigratedSession>,
+    ) -> Result<()> {
+        let ids: Vec<SessionId> = reports.keys().cloned().collect();
+        for chunk in ids.chunks(PAGE_ROWS) {
+            for (id, head) in chunk.iter().zip(self.from.heads(scope, chunk).await?) {
+                if head.is_some() {
+                    continue;
+                }
+                reports.remove(id);
+                if self.mode == Mode::Copy && self.to.heads(scope, std::slice::from_ref(id)).await? != [None]
+                {
+                    let erased_at = self.to.summary(scope, id).await?.updated_at;
+                    self.to.erase(scope, id, erased_at).await?;
+                }
+            }
         }
         Ok(())
     }
@@ -152,6 +215,9 @@ impl Migration {
             match self.compare(scope, &report.session).await {
                 Ok((entries, hash)) => (report.entries, report.hash) = (entries, Some(hash)),
                 Err(EngineError::Invalid { why, .. }) => report.problem = Some(why),
+                Err(EngineError::Store(StoreError::NoSession { .. })) => {
+                    report.problem = Some("it was erased while it was compared".to_owned());
+                }
                 Err(error) => return Err(error),
             }
         }
@@ -163,16 +229,8 @@ impl Migration {
     }
 
     async fn list(&self, scope: &Scope) -> Result<HashMap<SessionId, Summary>> {
-        let mut sessions = HashMap::new();
-        let mut filter = ListFilter { limit: PAGE_ROWS, ..ListFilter::default() };
-        loop {
-            let page = self.from.list(scope, &filter).await?;
-            sessions.extend(page.items.into_iter().map(|summary| (summary.id.clone(), summary)));
-            match page.next {
-                Some(next) => filter.cursor = Some(next),
-                None => return Ok(sessions),
-            }
-        }
+        let sessions = inventory::sessions_of(&*self.from, scope).await?;
+        Ok(sessions.into_iter().map(|summary| (summary.id.clone(), summary)).collect())
     }
 
     /// Bring a session up to date in the target, after the sessions whose entries it shares.
@@ -366,8 +424,15 @@ impl Migration {
         if source != target {
             return Err(differs("the log"));
         }
+        let (before, after) = (self.from.summary(scope, id).await?, self.to.summary(scope, id).await?);
+        if before.owner != after.owner || before.created_at != after.created_at {
+            return Err(differs("the owner or the creation time"));
+        }
         // The source may have grown since; the next run then compares its new state.
-        if self.from.summary(scope, id).await?.head.seq == length {
+        if before.head.seq == length {
+            if before.authority.is_some() && before.authority != after.authority {
+                return Err(differs("the authority record"));
+            }
             let source = self.from.read_path(scope, id, None, Until::ContextStart).await?;
             let target = self.to.read_path(scope, id, None, Until::ContextStart).await?;
             if (source.entries, source.settings_before, source.ended_turns)
@@ -377,78 +442,6 @@ impl Migration {
             }
         }
         Ok((length.0, target))
-    }
-
-    async fn copy_keys(&mut self, scope: &Scope) -> Result<()> {
-        let keys: Vec<ApiKey> = self.from.list_keys(scope).await?;
-        for key in keys {
-            let is_same = self.to.find_key(key.hash).await?.is_some_and(|existing| existing == key);
-            if !is_same {
-                self.to.put_key(scope, key).await?;
-                self.total.keys += 1;
-            }
-        }
-        Ok(())
-    }
-
-    /// Memories keep their ids, owners, authors and sources; their version counters restart.
-    async fn copy_memories(&mut self, scope: &Scope) -> Result<()> {
-        let mut filter =
-            MemoryFilter { standing: Standing::Any, limit: PAGE_ROWS, ..MemoryFilter::default() };
-        loop {
-            let page = self.from.list_memories(scope, &filter).await?;
-            for memory in page.items {
-                match self.to.get_memory(scope, memory.id).await {
-                    Ok(_) => continue,
-                    Err(StoreError::NoMemory { .. }) => {}
-                    Err(error) => return Err(error.into()),
-                }
-                let by = Scope::operator(scope.tenant.clone(), memory.by.clone());
-                let (created, updated) = (memory.created_at, memory.updated_at);
-                self.to.put_memory(&by, memory.clone(), 0, created).await?;
-                if updated != created {
-                    self.to.put_memory(&by, memory, 1, updated).await?;
-                }
-                self.total.memories += 1;
-            }
-            match page.next {
-                Some(next) => filter.cursor = Some(next),
-                None => return Ok(()),
-            }
-        }
-    }
-
-    /// Copy the audit log with a new hash chain, unless the target's audit log has diverged. Actions that the
-    /// migration itself audits are ignored on both sides.
-    async fn copy_audit(&mut self, scope: &Scope) -> Result<()> {
-        let is_copied = |line: &AuditLine| {
-            !matches!(
-                line.action,
-                AuditAction::Create
-                    | AuditAction::Fork
-                    | AuditAction::KeyChange
-                    | AuditAction::MemoryChange
-                    | AuditAction::TenantChange
-            )
-        };
-        let source: Vec<AuditLine> =
-            audit_of(&*self.from, scope).await?.into_iter().filter(is_copied).collect();
-        let target: Vec<AuditLine> =
-            audit_of(&*self.to, scope).await?.into_iter().filter(is_copied).collect();
-        let is_same = |(one, two): (&AuditLine, &AuditLine)| {
-            (&one.by, one.at, one.action, &one.session, &one.detail)
-                == (&two.by, two.at, two.action, &two.session, &two.detail)
-        };
-        if target.len() > source.len() || !source.iter().zip(&target).all(is_same) {
-            return Ok(());
-        }
-        for line in source.into_iter().skip(target.len()) {
-            let by = Scope::operator(scope.tenant.clone(), line.by);
-            let note = AuditNote { action: line.action, session: line.session, detail: line.detail };
-            self.to.write_audit(&by, note, line.at).await?;
-            self.total.audit_lines += 1;
-        }
-        Ok(())
     }
 }
 
@@ -475,50 +468,7 @@ fn report_of(tenant: &TenantId, summary: &Summary, result: Result<()>) -> Result
     })
 }
 
-fn decode_entry(session: &SessionId, record: Record) -> Result<Entry> {
-    record.into_entry().map_err(|source| EngineError::Unreadable { session: session.clone(), source })
-}
-
 fn draft_of(entry: Entry) -> Draft {
     let meta = entry.meta;
     Draft { id: Some(meta.id), at: meta.at, by: Some(meta.by), turn: meta.turn, body: entry.body }
-}
-
-/// Hash every entry up to a seq, in the encoding of the current version.
-async fn hash_of(store: &dyn Store, scope: &Scope, id: &SessionId, last: Seq) -> Result<String> {
-    let mut all = Vec::new();
-    let mut after = Seq::ZERO;
-    while after < last {
-        let limit = PAGE_ROWS.min((last.0 - after.0) as usize);
-        let records = store.read_after(scope, id, after, limit).await?;
-        let Some(newest) = records.last() else { break };
-        after = newest.meta.seq;
-        for record in records {
-            let entry = decode_entry(id, record)?;
-            let meta = &entry.meta;
-            all.extend(
-                format!(
-                    "{} {} {:?} {} {} {:?} ",
-                    meta.seq, meta.id, meta.parent, meta.at.0, meta.by, meta.turn
-                )
-                .into_bytes(),
-            );
-            all.extend(entry.to_record().body);
-            all = BlobHash::of(&all).as_bytes().to_vec();
-        }
-    }
-    Ok(BlobHash::of(&all).to_string())
-}
-
-async fn audit_of(store: &dyn Store, scope: &Scope) -> Result<Vec<AuditLine>> {
-    let mut lines: Vec<AuditLine> = Vec::new();
-    loop {
-        let after = lines.last().map_or(0, |line| line.number);
-        let page = store.read_audit(scope, None, after, PAGE_ROWS).await?;
-        let is_last = page.len() < PAGE_ROWS;
-        lines.extend(page);
-        if is_last {
-            return Ok(lines);
-        }
-    }
 }
