@@ -143,6 +143,28 @@ impl Configuration<'_> {
         Ok(Configured { settings, authority, changes, notice, named: own.models })
     }
 
+    /// The agent that the session's turns run with, as frozen by this store. `None` if the session has no configuration
+    /// yet: the agent of an import is history and does not count.
+    pub(crate) async fn fixed_agent(self, scope: &Scope, summary: &Summary) -> Result<Option<Json>> {
+        let authority = self.authority_of(scope, summary).await?;
+        if !authority.has_imports()
+            && let Some(agent) = self.path_settings(scope, &summary.id, None).await?.agent
+        {
+            return Ok(Some(agent));
+        }
+        Ok(self.own_entries(scope, &summary.id, &authority).await?.context.agent)
+    }
+
+    /// The id of the agent that the session's turns run with. `None` if its first local turn has yet to fix one.
+    pub(crate) async fn agent_in_force(self, scope: &Scope, summary: &Summary) -> Result<Option<String>> {
+        if let Some(agent) = self.fixed_agent(scope, summary).await? {
+            let settings = Settings { agent: Some(agent), ..Settings::default() };
+            return Ok(Some(agent_of(&settings)?.id));
+        }
+        let is_imported = self.authority_of(scope, summary).await?.has_imports();
+        Ok((summary.turns > 0 && !is_imported).then(|| Agent::default().id))
+    }
+
     async fn own_entries(
         self,
         scope: &Scope,

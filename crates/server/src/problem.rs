@@ -133,6 +133,7 @@ pub fn status_of(code: &str) -> StatusCode {
         | "trigger.imported"
         | "flow.ended"
         | "flow.imported"
+        | "agent.mismatch"
         | "session.not_configured"
         | "budget_exceeded" => StatusCode::CONFLICT,
         "address.ambiguous"

@@ -52,8 +52,13 @@ impl StartArgs {
     }
 
     pub fn variables(&self) -> Result<BTreeMap<String, String>> {
-        self.variables.iter().map(|given| pair_of(given)).collect()
+        variables_of(&self.variables)
     }
+}
+
+/// Parses the values of `--var NAME=VALUE`.
+pub fn variables_of(given: &[String]) -> Result<BTreeMap<String, String>> {
+    given.iter().map(|given| pair_of(given)).collect()
 }
 
 fn names_in(list: &str) -> Vec<String> {

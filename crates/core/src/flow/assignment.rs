@@ -11,6 +11,7 @@ use super::machine::VisitKey;
 use super::state::{EdgeStatus, FEEDBACK, RunState};
 use crate::content::ToolCall;
 use crate::entry::{Body, CustomInfo};
+use crate::port::tool::FsScope;
 
 /// The `custom_type` of assignment entries in a role's session.
 pub const ASSIGNMENT_INFO: &str = "sapwood.flow_post";
@@ -37,6 +38,12 @@ pub struct Assignment {
     pub forward: Vec<ForwardTarget>,
     pub backward: Vec<String>,
     pub received_from: Vec<String>,
+    /// The only tools available during the visit, among those of the session. Empty: all of them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tools: Vec<String>,
+    /// The file access during the visit, at most that of the session.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fs_scope: Option<FsScope>,
 }
 
 /// An outgoing forward edge.
@@ -106,6 +113,8 @@ impl Assignment {
             forward: state.edges_from(&node.id, EdgeKind::Forward).map(target).collect(),
             backward: back.collect(),
             received_from: received.iter().map(|received| received.from.clone()).collect(),
+            tools: node.tools.clone(),
+            fs_scope: node.fs_scope,
         }
     }
 

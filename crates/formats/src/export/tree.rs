@@ -10,6 +10,7 @@ use std::io::Write;
 use sapwood_core::content::Part;
 use sapwood_core::entry::{AssistantMessage, Details, Entry, Stance, Stop};
 use sapwood_core::project::summary::Summary;
+use sapwood_core::settings::Settings;
 use sapwood_core::{Body, EntryId, Record, Seq, TimestampMs};
 use serde_json::{Value, json};
 
@@ -66,9 +67,9 @@ impl<W: Write> Exporter<W> {
 
     fn write_header(&mut self, first: Option<&Body>) -> Result<(), ExportError> {
         let Some(mut header) = self.header.take() else { return Ok(()) };
-        if let (Dialect::Operator, Some(Body::ContextChanged(changed))) = (self.dialect, first)
-            && let Some(system) = &changed.system
-        {
+        let mut settings = Settings::default();
+        first.into_iter().for_each(|body| settings.apply(body));
+        if let Some(system) = settings.system_prompt().filter(|_| self.dialect == Dialect::Operator) {
             header["system_prompt"] = json!(system);
         }
         self.write(&header)
