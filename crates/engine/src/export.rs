@@ -44,9 +44,7 @@ impl Views<'_> {
             PageFormat::RoleFiles => self.engine.flows().role_transcript(scope, summary, None).await,
             PageFormat::RoleFeed => self.engine.flows().role_feed(scope, &summary.id).await,
             PageFormat::Workflow => self.export_workflow(scope, summary).await,
-            PageFormat::Markdown => {
-                Ok(markdown::page(summary, &self.path(scope, &summary.id, None).await?))
-            }
+            PageFormat::Markdown => Ok(markdown::page(summary, &self.path(scope, &summary.id, None).await?)),
             PageFormat::Html => {
                 let path = self.path(scope, &summary.id, None).await?;
                 let blobs: Vec<_> = path.iter().flat_map(|entry| entry.body.blobs()).collect();

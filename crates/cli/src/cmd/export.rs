@@ -133,10 +133,9 @@ fn outputs_of(
             let transcript = (path.join("transcript.json"), ExportFormatArg::RoleFiles);
             Ok(vec![transcript, (path.join("feed.json"), ExportFormatArg::RoleFeed)])
         }
-        (true, _) => Err(Failure::usage(
-            format!("{} is a directory", path.display()),
-            "give the path of a file in it",
-        )),
+        (true, _) => {
+            Err(Failure::usage(format!("{} is a directory", path.display()), "give the path of a file in it"))
+        }
     }
 }
 

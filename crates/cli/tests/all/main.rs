@@ -18,6 +18,7 @@ mod examples;
 #[cfg(target_os = "linux")]
 mod flat;
 mod flow_kill;
+mod flow_sessions;
 mod flows;
 mod gate;
 mod hooks;

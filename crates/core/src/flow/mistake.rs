@@ -244,7 +244,8 @@ impl Flow {
             let is_fork_of_other = node.fork_from.is_some() && self.fork_source(node).is_none();
             node.kind == NodeKind::Agent && node.session_id.is_none() && !is_fork_of_other
         };
-        let mut used: BTreeSet<String> = self.nodes.iter().filter(is_new).map(|node| self.agent_of(node)).collect();
+        let mut used: BTreeSet<String> =
+            self.nodes.iter().filter(is_new).map(|node| self.agent_of(node)).collect();
         let feedback = self.improvement.as_ref().and_then(|pass| pass.feedback.as_ref());
         used.extend(feedback.map(|feedback| feedback.agent.as_deref().unwrap_or(AGENT_DEFAULT).to_owned()));
         for (id, agent) in used.iter().filter_map(|id| self.agents.get_key_value(id)) {

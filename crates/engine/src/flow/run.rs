@@ -247,7 +247,9 @@ fn missing_session(flow: &Flow, node: &Node) -> Vec<Mistake> {
     let agent = flow.agents.get(&flow.agent_of(node));
     let unset = agent.map(|agent| flow.unset_variables(agent)).unwrap_or_default();
     let why = |name: &str| {
-        format!("its agent needs {{{{ctx.{name}}}}}, which is not set; set it with --var {name}=VALUE, or under `variables` in the flow")
+        format!(
+            "its agent needs {{{{ctx.{name}}}}}, which is not set; set it with --var {name}=VALUE, or under `variables` in the flow"
+        )
     };
     unset.into_iter().map(|name| Mistake { place: place.clone(), why: why(name) }).collect()
 }

@@ -130,7 +130,8 @@ fn add_required_readings(flow: &mut Flow, readings: &Readings) {
     let required = &readings.required;
     let instances: BTreeSet<String> = flow.nodes.iter().filter_map(|node| node.role.clone()).collect();
     let instance_of = |instance: String| {
-        let own = [instance.as_str(), base_role(&instance)].into_iter().find_map(|name| required.roles.get(name));
+        let own =
+            [instance.as_str(), base_role(&instance)].into_iter().find_map(|name| required.roles.get(name));
         let mut role = flow.role(&instance).cloned().unwrap_or_default();
         add_all(&mut role.readings, required.all.iter().chain(own.into_iter().flatten()));
         (instance, role)
