@@ -1,14 +1,14 @@
 //! `sapwood ledger`: one line per round, with its action and result.
 
 use clap::Args;
-use sapwood::core::entry::{ActionKind, RoundStatus};
+use sapwood::core::entry::ActionKind;
 use sapwood::core::project::ledger::LedgerLine;
 
 use crate::app::App;
 use crate::failure::Result;
 use crate::render::{Table, cost, local_time};
 
-/// Show one line per round: action, result, cost, confidence
+/// Show one line per round: action, result, cost, confidence, reason
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -29,8 +29,8 @@ pub async fn run(app: &mut App, args: LedgerArgs) -> Result<()> {
         return Ok(());
     }
     let rows: Vec<Vec<String>> = lines.iter().map(row).collect();
-    let head = ["ROUND", "TIME", "ACTION", "WHAT", "RESULT", "TOKENS", "COST", "CONFIDENCE"];
-    Table { head: &head, rows, flexible: 3 }.print(&mut app.out)
+    let head = ["ROUND", "TIME", "ACTION", "WHAT", "RESULT", "TOKENS", "COST", "CONFIDENCE", "REASON"];
+    Table { head: &head, rows, flexible: 8 }.print(&mut app.out)
 }
 
 fn row(line: &LedgerLine) -> Vec<String> {
@@ -44,17 +44,12 @@ fn row(line: &LedgerLine) -> Vec<String> {
     let (status, tokens, price) = match &line.result {
         None => ("open", dash(), dash()),
         Some(result) => {
-            let status = match result.status {
-                RoundStatus::Ok => "ok",
-                RoundStatus::Error => "error",
-                RoundStatus::Interrupted => "interrupted",
-                RoundStatus::Malformed => "malformed",
-            };
-            (status, result.tokens.to_string(), result.cost_nano_usd.map_or_else(dash, cost))
+            (result.status.as_str(), result.tokens.to_string(), result.cost_nano_usd.map_or_else(dash, cost))
         }
     };
     let sure = line.confidence.map_or_else(dash, |confidence| format!("{confidence:.2}"));
     let time = local_time(line.at.0);
     let what = line.action.what.clone();
-    vec![line.round.to_string(), time, action.to_owned(), what, status.to_owned(), tokens, price, sure]
+    let why = line.reason.clone().unwrap_or_default();
+    vec![line.round.to_string(), time, action.to_owned(), what, status.to_owned(), tokens, price, sure, why]
 }

@@ -9,12 +9,13 @@
 pub mod confidence;
 mod machine;
 mod recover;
+mod round;
 mod state;
 mod terms;
 
 pub use machine::{Machine, Rules};
 pub use recover::continuation;
-pub use state::{CallState, CallStatus, Gate, TurnState};
+pub use state::{CallEnd, CallState, CallStatus, Gate, TurnState};
 pub use terms::{CallersTool, Terms};
 
 use std::collections::BTreeMap;

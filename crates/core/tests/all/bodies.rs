@@ -260,13 +260,21 @@ fn round() -> impl Strategy<Value = Body> {
     let kinds = [ActionKind::Answer, ActionKind::Tool, ActionKind::Delegate, ActionKind::AskUser];
     let action =
         (proptest::sample::select(kinds.to_vec()), text()).prop_map(|(kind, what)| Action { kind, what });
-    let states = [RoundStatus::Ok, RoundStatus::Error, RoundStatus::Interrupted];
+    let states = [
+        RoundStatus::Ok,
+        RoundStatus::Failed,
+        RoundStatus::Refused,
+        RoundStatus::Asked,
+        RoundStatus::Backtracked,
+        RoundStatus::Interrupted,
+        RoundStatus::Cancelled,
+    ];
     let result = (proptest::sample::select(states.to_vec()), any::<u64>(), of(any::<u64>()))
         .prop_map(|(status, tokens, cost_nano_usd)| RoundResult { status, tokens, cost_nano_usd });
     let confidence = prop_oneof![0.0_f32..=1.0, Just(0.0), Just(1.0), Just(0.1)];
-    let fields = (any::<u32>(), action, of(result), of(confidence), of(text()));
-    fields.prop_map(|(number, action, result, confidence, trace_id)| {
-        Round { number, action, result, confidence, trace_id }.into()
+    let fields = (any::<u32>(), action, of(result), of(text()), of(confidence), of(text()));
+    fields.prop_map(|(number, action, result, reason, confidence, trace_id)| {
+        Round { number, action, result, reason, confidence, trace_id }.into()
     })
 }
 

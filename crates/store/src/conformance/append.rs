@@ -303,6 +303,7 @@ fn turns() -> Vec<Body> {
         number: 1,
         action: Action { kind: ActionKind::Tool, what: "ls".to_owned() },
         result: Some(RoundResult { status: RoundStatus::Ok, tokens: 7, cost_nano_usd: None }),
+        reason: None,
         confidence: Some(0.5),
         trace_id: Some("t".to_owned()),
     };
