@@ -3,11 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::content::Json;
-use crate::entry::CustomInfo;
-
-/// The `custom_type` of entries that record a change of level.
-pub const PRESSURE_INFO: &str = "sapwood.pressure";
+use crate::entry::{Body, EngineRecord, PressureChanged};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -130,17 +126,13 @@ impl Pressure {
     }
 
     /// The entry that notifies followers of a new level. It is outside the tree, so it does not change the context.
-    pub fn to_info(&self) -> CustomInfo {
-        let data = serde_json::json!({
-            "level": self.level, "used_tokens": self.used_tokens, "budget_tokens": self.budget_tokens,
-        });
-        CustomInfo { custom_type: PRESSURE_INFO.to_owned(), data: Json::from_value(&data) }
+    pub fn to_body(&self) -> Body {
+        PressureChanged::of(self).into()
     }
 
     /// Decode a level change; `None` for other entries.
-    pub fn from_info(info: &CustomInfo) -> Option<Self> {
-        let is_pressure = info.custom_type == PRESSURE_INFO;
-        is_pressure.then(|| serde_json::from_str(info.data.get()).ok()).flatten()
+    pub fn of_body(body: &Body) -> Option<Self> {
+        PressureChanged::read(body)
     }
 }
 

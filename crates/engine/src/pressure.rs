@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use sapwood_core::agent::Agent;
 use sapwood_core::compact::{CompactOptions, Detail, Method};
-use sapwood_core::entry::{CustomInfo, Draft, Trigger};
+use sapwood_core::entry::{Body, Draft, Trigger};
 use sapwood_core::port::store::{Append, Until};
 use sapwood_core::port::summariser::{CompactHook, Summariser};
 use sapwood_core::pressure::{Level, Moment, Pressure, PressureAction, Thresholds};
@@ -70,7 +70,7 @@ pub struct ReliefReport {
     pub pressure: Option<Pressure>,
     pub compacted: Option<Compacted>,
     /// The note for followers, if the current or previous level is above green.
-    pub note: Option<CustomInfo>,
+    pub note: Option<Body>,
     /// Whether to warn the user that the context is nearly full.
     pub warns: bool,
 }
@@ -112,7 +112,7 @@ impl Compactions<'_> {
         };
         let before = pressure_options.last_level.unwrap_or(Level::Green);
         // Green is the normal level and only reported after a higher level.
-        let note = (pressure.level.max(before) > Level::Green).then(|| pressure.to_info());
+        let note = (pressure.level.max(before) > Level::Green).then(|| pressure.to_body());
         if let Some(note) = note.clone().filter(|_| pressure_options.writing == Writing::Write) {
             self.append_note(scope, session, note, pressure_options).await?;
         }
@@ -183,7 +183,7 @@ impl Compactions<'_> {
         self,
         scope: &Scope,
         session: &SessionId,
-        note: CustomInfo,
+        note: Body,
         pressure_options: &PressureOptions,
     ) -> Result<()> {
         let now = self.engine.clock.now();

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use lz4_flex::block;
 use sapwood_core::entry::codec;
 use sapwood_core::port::store::{BODY_BYTES_MAX, Result};
-use sapwood_core::{Body, Draft, StoreError};
+use sapwood_core::{Body, Draft, Kind, StoreError};
 
 /// Minimum size for compression, in bytes. Shorter bodies would not get smaller.
 const PACK_BYTES_MIN: usize = 128;
@@ -40,7 +40,10 @@ pub(crate) struct Packed {
 
 /// Encodes a body and checks its size limit.
 pub(crate) fn encode_body(body: &Body) -> Result<Vec<u8>> {
-    let json = codec::encode(body);
+    checked(codec::encode(body))
+}
+
+fn checked(json: Vec<u8>) -> Result<Vec<u8>> {
     if json.len() > BODY_BYTES_MAX {
         return Err(StoreError::TooLarge { what: "an entry", limit: BODY_BYTES_MAX });
     }
@@ -51,6 +54,12 @@ pub(crate) fn encode_body(body: &Body) -> Result<Vec<u8>> {
 /// work of an append and needs no connection, so the caller packs before it acquires the writer.
 pub(crate) fn pack_body(body: &Body) -> Result<Packed> {
     Ok(pack(encode_body(body)?))
+}
+
+/// Like [`pack_body`], in a format version that may be older. Also returns the kind of the row.
+pub(crate) fn pack_body_in(version: u32, body: &Body) -> Result<(Kind, Packed)> {
+    let (kind, json) = codec::encode_in(version, body);
+    Ok((kind, pack(checked(json)?)))
 }
 
 /// Applies `pack` to each draft of a batch, in order. Import batches use two threads, as packing is

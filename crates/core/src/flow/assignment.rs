@@ -5,16 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::event::{info_of, read_info};
+use super::event::{read_versioned, versioned};
 use super::graph::{Consent, EdgeKind, HandoffBy, Node, Route};
 use super::machine::VisitKey;
 use super::state::{EdgeStatus, FEEDBACK, RunState};
 use crate::content::ToolCall;
-use crate::entry::{Body, CustomInfo};
+use crate::entry::{Body, FlowAssigned};
 use crate::port::tool::FsScope;
 
-/// The `custom_type` of assignment entries in a role's session.
-pub const ASSIGNMENT_INFO: &str = "sapwood.flow_post";
 pub const HANDOFF_TOOL: &str = "handoff";
 /// Maximum size of an artifact inside a handoff, in bytes.
 pub const CONTENT_BYTES_MAX: usize = 1 << 20;
@@ -119,18 +117,11 @@ impl Assignment {
     }
 
     pub fn to_body(&self) -> Body {
-        info_of(ASSIGNMENT_INFO, self).into()
-    }
-
-    pub fn of_info(info: &CustomInfo) -> Option<Self> {
-        read_info(ASSIGNMENT_INFO, info)
+        versioned::<FlowAssigned>(self)
     }
 
     pub fn of_body(body: &Body) -> Option<Self> {
-        match body {
-            Body::CustomInfo(info) => Self::of_info(info),
-            _ => None,
-        }
+        read_versioned::<FlowAssigned, _>(body)
     }
 
     pub fn is_for_visit(&self, run: &str, key: &VisitKey) -> bool {

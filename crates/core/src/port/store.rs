@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use serde::Serialize;
 
 use crate::authority::{Authority, Source};
-use crate::entry::{Body, Draft, Entry, Kind, Outcome, Record, SessionState, codec};
+use crate::entry::{Body, Draft, Entry, Kind, LOG_VERSION, Outcome, Record, SessionState, codec};
 use crate::id::{EntryId, Seq, SessionId, TenantId, TimestampMs, TurnId};
 pub use crate::port::audit::{AuditAction, AuditLine, AuditNote};
 pub use crate::port::blob::{BLOB_BYTES_MAX, BLOB_CHUNK_BYTES_MAX, BlobSink, Blobs, WHOLE_BLOB_BYTES_MAX};
@@ -416,6 +416,15 @@ pub trait Upkeep: Send + Sync {
     /// have to scan all sessions.
     async fn abandoned_turns(&self, _limit: usize) -> Result<Option<Vec<(TenantId, SessionId)>>> {
         Ok(None)
+    }
+    /// The log format version that the store writes now. It is older than the current one while servers of the previous
+    /// version may use the store.
+    async fn log_format(&self) -> Result<u32> {
+        Ok(LOG_VERSION)
+    }
+    /// Write the current log format from now on. Servers of the previous version can no longer use the store.
+    async fn upgrade(&self) -> Result<u32> {
+        Ok(LOG_VERSION)
     }
     /// Check whether a write would succeed now, as far as this is possible without a permanent change.
     async fn check_writable(&self) -> Result<()> {

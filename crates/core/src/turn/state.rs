@@ -158,23 +158,8 @@ impl TurnState {
             }
             Body::CancelAsked(_) => self.is_cancel_asked = true,
             Body::TurnEnded(ended) => self.ended = Some(ended.clone()),
-            Body::TurnStarted(_)
-            | Body::CustomMessage(_)
-            | Body::Compaction(_)
-            | Body::ModelChanged(_)
-            | Body::ThinkingChanged(_)
-            | Body::SkillsChanged(_)
-            | Body::ContextChanged(_)
-            | Body::Graft(_)
-            | Body::Label(_)
-            | Body::SessionNamed(_)
-            | Body::CustomInfo(_)
-            | Body::ArtifactPut(_)
-            | Body::MemberChanged(_)
-            | Body::StateChanged(_)
-            | Body::Exported(_)
-            | Body::InputQueued(_)
-            | Body::InputTaken(_) => {}
+            // Settings, session entries and records of other parts of the engine.
+            _ => {}
         }
     }
 

@@ -126,12 +126,13 @@ impl Flows<'_> {
         let (mut assignment, mut nodes, mut state) = (None, Vec::new(), None);
         self.engine
             .log()
-            .each_of_kinds(scope, &summary.id, &[Kind::CustomInfo], |entry| {
-                let Body::CustomInfo(info) = &entry.body else { return };
-                if let Some(entered) = Assignment::of_info(info) {
+            .each_of_kinds(scope, &summary.id, &[Kind::FlowAssigned, Kind::CustomInfo], |entry| {
+                if let Some(entered) = Assignment::of_body(&entry.body) {
                     nodes.push(NodeEntered { node: entered.node.clone(), after: entry.meta.seq });
                     assignment = Some(entered);
-                } else if let Some(imported) = RoleState::of_info(info) {
+                } else if let Body::CustomInfo(info) = &entry.body
+                    && let Some(imported) = RoleState::of_info(info)
+                {
                     nodes.extend(NodeEntered::of_state(&imported, entry.meta.seq, &slice.entries));
                     state = Some(imported);
                 }

@@ -147,7 +147,7 @@ impl Intake {
     }
 
     async fn read_sibling(&mut self, other: &SessionId) -> Result<()> {
-        let kinds = [Kind::AssistantMessage, Kind::CustomInfo];
+        let kinds = [Kind::AssistantMessage, Kind::UsageReported];
         let reconciler = &mut self.reconciler;
         let learn = |entry: Entry| reconciler.register_elsewhere(entry.meta.id, &entry.body);
         match self.engine.log().each_of_kinds(&self.scope, other, &kinds, learn).await {

@@ -145,7 +145,7 @@ impl Memories<'_> {
         let mut after = Seq(summary.inherited);
         self.engine
             .log()
-            .each_of_kinds(scope, session, &[Kind::CustomInfo], |entry| {
+            .each_of_kinds(scope, session, &[Kind::MemoryLearned], |entry| {
                 after = MemoryCheckpoint::of(&entry.body).map_or(after, |mark| after.max(mark.upto));
             })
             .await?;

@@ -64,7 +64,7 @@ impl Opening {
     }
 
     fn into_bodies(self) -> Vec<Body> {
-        let infos = self.terms.to_info().into_iter().chain(self.mark).map(Body::from);
+        let infos = self.terms.to_body().into_iter().chain(self.mark.map(Body::from));
         infos.chain(self.bodies).collect()
     }
 

@@ -3,6 +3,7 @@
 //! or async, and pass the rows in. This module performs no I/O.
 
 pub(crate) mod audit;
+pub(crate) mod kinds;
 pub(crate) mod path;
 pub(crate) mod search;
 pub(crate) mod session;

@@ -15,6 +15,7 @@ use uuid::Uuid;
 
 use super::connection::StoreConnection;
 use crate::database::NamedDatabase;
+use crate::database::kinds::{KindPages, stored_kinds};
 use crate::decode::{RawEntry, kind_of, parent_of_shared};
 use crate::page::BackwardPage;
 
@@ -315,8 +316,12 @@ impl<'d> LogRows<'d> {
         if kinds.iter().any(|kind| kind.stance() == Stance::InTree) {
             records = self.read_shared_kinds(after, kinds).await?;
         }
-        for kind in kinds {
-            records.extend(self.read_kind(*kind, after, limit).await?);
+        for stored in stored_kinds(kinds) {
+            let mut pages = KindPages::new(kinds, after, limit);
+            while let Some(after) = pages.next() {
+                pages.add(self.read_kind(stored, after, limit).await?);
+            }
+            records.extend(pages.found);
         }
         records.sort_by_key(|record| record.meta.seq);
         records.truncate(limit);

@@ -32,7 +32,7 @@ impl SchemaLayout {
 
 const LAYOUT: SchemaLayout = SchemaLayout {
     newest: &[LOG_2, COMMON, KEYS, MEMORIES, INDEX, PLACES, PIECES, AUDIT, LEASE_TERMS, AUTHORITY],
-    steps: &[FIRST, SECOND, THIRD, FOURTH, FIFTH, SIXTH, SEVENTH, EIGHTH, NINTH],
+    steps: &[FIRST, SECOND, THIRD, FOURTH, FIFTH, SIXTH, SEVENTH, EIGHTH, NINTH, TENTH],
 };
 const FIRST: Script = &[COMMON, LOG_1];
 const SECOND: Script = &[RENAME_LOG_1, LOG_2, TEXTS_2, COPY_LOG_1];
@@ -43,6 +43,8 @@ const SIXTH: Script = &[PLACES];
 const SEVENTH: Script = &[PIECES];
 const EIGHTH: Script = &[AUDIT];
 const NINTH: Script = &[LEASE_TERMS, AUTHORITY];
+/// Marks that the file may contain entries of log format 3, which earlier versions cannot read.
+const TENTH: Script = &[];
 
 /// Delay between two attempts to get a lock that SQLite does not wait for.
 const RETRY_DELAY_MS: u64 = 5;
