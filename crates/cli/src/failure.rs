@@ -176,7 +176,7 @@ fn hint_for(code: &str) -> &'static str {
         "input.too_large" => "split it, or store large content in a blob",
         "input.invalid" => "run `sapwood help COMMAND` to see what is accepted",
         "config.invalid" => {
-            "valid keys in sapwood.toml: store, tenant, user, durability, key_file, keychain, agent, model, pressure, providers, server, hooks, triggers, skills"
+            "valid keys in sapwood.toml: store, tenant, user, durability, key_file, keychain, agent, model, pressure, providers, server, memory, hooks, triggers, skills"
         }
         "agent.invalid" => {
             "correct the file; run `sapwood agent check` to list the mistakes in all agent files"

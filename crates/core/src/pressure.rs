@@ -93,7 +93,7 @@ pub enum PressureAction {
 }
 
 impl Pressure {
-    /// Measure the pressure. `None` if the window is unknown; then no action is taken.
+    /// Measure the pressure. `None` if the budget is unknown or zero; then no action is taken.
     pub fn measure(used_tokens: u64, budget_tokens: Option<u64>, thresholds: Thresholds) -> Option<Self> {
         let budget_tokens = budget_tokens.filter(|budget| *budget > 0)?;
         // Use integers, so that thresholds are exact.

@@ -1,6 +1,6 @@
-//! Triggers: an event opens a session or sends input to one. Each trigger has a log session with one entry per firing
-//! and one per result. [`TriggerState`] is the fold of those entries, and [`next_steps`] computes the next steps
-//! without side effects, so another server can take over after a crash.
+//! Triggers: an event opens a session or sends input to one. Each trigger has a log session that records its
+//! firings and their results. [`TriggerState`] is the fold of those entries, and [`next_steps`] computes the
+//! next steps without side effects, so another server can take over after a crash.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -74,7 +74,7 @@ pub struct Trigger {
 }
 
 impl Trigger {
-    /// Validate the trigger. Returns why it is invalid, if it is.
+    /// Validate the trigger. Returns the first mistake, if any.
     pub fn mistake(&self) -> Option<String> {
         let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
         if self.name.is_empty() || self.name.len() > NAME_BYTES_MAX || !self.name.chars().all(is_plain) {
@@ -193,7 +193,7 @@ pub struct TriggerCursor {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "what", rename_all = "snake_case")]
 pub enum TriggerNote {
-    /// The trigger was armed and watches its source from this entry on.
+    /// The trigger was armed and watches its source from the position `mark` on.
     Armed {
         mark: TriggerCursor,
     },

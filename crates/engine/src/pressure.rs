@@ -1,6 +1,5 @@
-//! Keep the context within the model's window. The turn loop measures how full the window is, reports level
-//! changes to followers, and compacts when needed. A provider's "context too large" error is handled
-//! separately.
+//! Keep the context within the model's window: measure how full the window is, report the level to followers, and
+//! compact when needed. [`Compactions::relieve_overflow`] handles a provider's "context too large" error.
 
 use std::sync::Arc;
 
@@ -21,7 +20,7 @@ use crate::{EngineError, Result};
 
 /// Maximum length of a tool result that is not shortened when the context is nearly full, in characters.
 const TIGHT_OUTPUT_CHARS: u32 = 8_000;
-/// Shares of the budget for recent messages and for the whole context when it is nearly full.
+/// Divisors of the budget: the share for recent messages, and for the whole context, when it is nearly full.
 const TIGHT_RECENT_DIVISOR: u64 = 4;
 const TIGHT_LIMIT_DIVISOR: u64 = 2;
 
@@ -135,7 +134,7 @@ impl Compactions<'_> {
         Ok(ReliefReport { pressure: Some(pressure), compacted, note, warns })
     }
 
-    /// Compact as far as possible after the provider rejected the context as too large. If the result has no
+    /// Compact the context to about half its size after the provider rejected it as too large. If the result has no
     /// compaction, a retry would fail again.
     pub async fn relieve_overflow(
         self,
@@ -152,7 +151,7 @@ impl Compactions<'_> {
         self.compact_automatically(scope, session, options, Trigger::Overflow, pressure_options).await
     }
 
-    /// If the summariser fails, fall back to a summary without a model: a failure must not end the turn.
+    /// Compact. If the summariser fails, fall back to a summary without a model: a failure must not end the turn.
     async fn compact_automatically(
         self,
         scope: &Scope,

@@ -1,7 +1,7 @@
 // How the console shows the server's feed items. The server folds the log; nothing here depends on other items.
 import type { FeedItem, Part } from "../api/client";
 
-/** How an item is drawn; null for an item that other items already show. */
+/** How an item is drawn. `styleOf` returns null for an item that is not shown. */
 export type ItemStyle =
   | "user"
   | "answer"

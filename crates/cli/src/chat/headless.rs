@@ -1,6 +1,6 @@
-//! Runs a turn without a screen. With `--json` every event is printed as a line, otherwise only the complete answer.
+//! Follows a turn without a screen. Prints the complete answer, every event as a JSON line, or nothing, as
+//! [`TurnOutput`] selects. Ctrl-C cancels the turn, and the command fails when the turn has ended.
 //! Answers that were given up are reported on stderr.
-//! The first Ctrl-C cancels the turn and ends the command.
 
 use std::io::Write;
 
@@ -50,7 +50,7 @@ pub async fn follow(
         return Err(Failure { exit: Exit::Interrupted, ..cancelled });
     }
     if show == TurnOutput::Answer && !report.text.is_empty() {
-        // Piped text is data and printed unchanged. On a terminal, control sequences are removed.
+        // Piped text is data and printed unchanged. On a terminal, control characters are replaced.
         let text = if out.terminal.is_some() { clean(&report.text) } else { report.text.as_str().into() };
         writeln!(out, "{}", text.trim_end_matches('\n'))?;
         out.flush()?;

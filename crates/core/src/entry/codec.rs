@@ -27,7 +27,7 @@ pub enum CodecError {
     TooNew { found: u32 },
 }
 
-/// Encode a body. serde_json refuses input nested deeper than 128 levels, so the output cannot be deeper either.
+/// Encode a body as JSON.
 pub fn encode(body: &Body) -> Vec<u8> {
     let mut out = Vec::with_capacity(encoded_bytes_estimate(body));
     out.extend_from_slice(b"{\"type\":\"");

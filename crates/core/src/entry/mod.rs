@@ -193,7 +193,7 @@ impl Kind {
 }
 
 impl Body {
-    /// The parts of a message body.
+    /// The parts of a message or of queued input; empty for other bodies.
     pub fn parts(&self) -> &[Part] {
         match self {
             Body::UserMessage(body) => &body.parts,
@@ -216,7 +216,7 @@ impl Body {
         }
     }
 
-    /// The text for full-text search: the body's text and the inputs of its tool calls.
+    /// The text for full-text search: the body's text, and the names and inputs of its tool calls.
     pub fn search_text(&self) -> String {
         let mut text = self.text();
         for call in self.parts().iter().filter_map(Part::as_tool_call) {

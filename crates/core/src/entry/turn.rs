@@ -86,7 +86,7 @@ pub enum RoundStatus {
     Ok,
     /// The model call or a tool failed, or the budget did not allow the call. `reason` says which.
     Failed,
-    /// Tool input did not match its schema, or a policy or a person refused the call. The model gets the error.
+    /// A tool call was invalid, or a policy or a person refused it. The model gets the error.
     Refused,
     /// A person was asked before the turn continued.
     Asked,

@@ -76,7 +76,7 @@ pub struct HandoffTarget {
     pub node: String,
     /// The artifact's name.
     pub artifact: String,
-    /// The artifact's text. If absent, the session has already put an artifact with this name.
+    /// The artifact's text. If absent, the session must already have put an artifact with this name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content: Option<String>,
 }
@@ -162,7 +162,7 @@ impl Assignment {
         self.backward.iter().any(|known| known == node)
     }
 
-    /// Check a handoff. The error message describes to the role what to fix.
+    /// Check a handoff. The error message tells the role what to fix.
     pub fn check(&self, handoff: &Handoff) -> Result<(), String> {
         let texts = [&handoff.closed, &handoff.prompt, &handoff.wait];
         let kinds = usize::from(!handoff.targets.is_empty()) + texts.iter().filter(|s| s.is_some()).count();

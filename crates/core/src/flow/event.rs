@@ -10,7 +10,7 @@ use crate::id::BlobHash;
 
 /// The format version of the events.
 pub const RUN_VERSION: u32 = 1;
-/// Maximum size of an artifact's text in an event or note. The blob has the full text.
+/// Maximum size of an artifact's text in an event or note, in bytes. The blob has the full text.
 pub const ARTIFACT_TEXT_BYTES_MAX: usize = 16 << 10;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

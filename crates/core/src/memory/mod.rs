@@ -2,8 +2,8 @@
 //! contradictions ([`compare`]), ranking memories for a question ([`rank`]), and building the text for a new session
 //! ([`prompt`]). The engine reads the logs and writes the memories.
 //!
-//! Only messages of the session's owner become memories, and never texts that look like secrets. Memories are always
-//! marked as quotations when they are shown to a model.
+//! A memory is based on a message of the session's owner or on repeated tool errors, and never contains text
+//! that looks like a secret. Memories are always marked as quotations when they are shown to a model.
 
 pub mod compare;
 pub mod llm_extract;
@@ -66,7 +66,8 @@ impl MemoryCheckpoint {
     }
 }
 
-/// Whether the owner wrote an entry. Messages of other members must not become the owner's memories.
+/// Whether an entry is a user message that no user other than the owner wrote. Messages of other members must
+/// not become the owner's memories.
 pub fn is_from_owner(entry: &Entry, owner: &Principal) -> bool {
     let is_others = matches!(&entry.meta.by, Principal::User(_)) && entry.meta.by != *owner;
     matches!(entry.body, Body::UserMessage(_)) && !is_others

@@ -48,7 +48,7 @@ names! {
     SessionStart    "session_start"    "A session was created.";
     SessionEnd      "session_end"      "A session was closed, archived or erased.";
     BeforeSend      "before_send"      "Input is about to be sent, or added to a running turn.";
-    BeforeTurn      "before_turn"      "A turn has started, and its model was not called yet.";
+    BeforeTurn      "before_turn"      "A turn has started, and its model has not been called yet.";
     AfterTurn       "after_turn"       "A turn has ended.";
     BeforeModel     "before_model"     "A model is about to be called.";
     AfterModel      "after_model"      "A model has answered.";

@@ -1,8 +1,8 @@
 //! The store port: small traits, one per kind of record. [`Store`] combines all of them.
 //!
-//! Every method requires the caller's [`Scope`]. A session of another tenant, or a session the caller may not see, is
-//! indistinguishable from an id that was never used (I9). The conformance suite in `sapwood-store` is the executable
-//! form of this contract.
+//! Every method that acts for a caller requires the caller's [`Scope`]. A session of another tenant, or a
+//! session the caller may not see, is indistinguishable from an id that was never used (I9). The conformance
+//! suite in `sapwood-store` is the executable form of this contract.
 
 use async_trait::async_trait;
 use serde::Serialize;
@@ -70,8 +70,8 @@ pub struct Append {
     pub session: SessionId,
     /// Where the log must end for the append to succeed.
     pub expect: Expect,
-    /// The fence of the caller's lease. While another caller holds a lease, an append without a fence may only contain
-    /// entries outside the tree, because the lease guards the leaf.
+    /// The fence of the caller's lease. While another caller holds a lease, an append without a fence must
+    /// not move the leaf: it may contain only entries outside the tree other than `leaf_moved`.
     pub fence: Option<u64>,
     /// The idempotency key. A repeated key returns the first result and writes nothing (I5).
     pub idempotency_key: Option<String>,

@@ -58,7 +58,7 @@ pub struct Answers {
 }
 
 impl Message {
-    /// The joined text of all parts.
+    /// The text parts, joined by line breaks.
     pub fn text(&self) -> String {
         joined_text(&self.parts)
     }

@@ -31,7 +31,7 @@ pub struct Feed {
     asked: Vec<String>,
     /// The number of items that were taken out before `items`.
     taken: usize,
-    /// Items that a later entry changes.
+    /// Items that a later entry may change.
     pending: HashMap<PendingKey, PendingItem>,
     /// The positions of the pending items among all items.
     waiting: BTreeMap<usize, PendingKey>,
@@ -112,7 +112,7 @@ impl Feed {
         settled
     }
 
-    /// Add an item that a later entry changes.
+    /// Add an item that a later entry may change.
     fn push_pending(&mut self, key: PendingKey, item: FeedItem) {
         self.remove_pending(&key);
         let at = self.taken + self.items.len();

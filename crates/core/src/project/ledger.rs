@@ -13,7 +13,7 @@ pub struct LedgerLine {
     pub turn: Option<TurnId>,
     pub round: u32,
     pub action: Action,
-    /// Absent while the round runs, and permanently if the process died during the round.
+    /// Absent while the round runs, and if the process died before the round ended.
     pub result: Option<RoundResult>,
     /// Why the round failed, was refused, asked a person or was given up.
     #[serde(default, skip_serializing_if = "Option::is_none")]

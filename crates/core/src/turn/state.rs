@@ -21,7 +21,7 @@ pub enum CallStatus {
     Denied {
         reason: Option<String>,
     },
-    /// The call may have run. After a crash it stays in this status.
+    /// The call may have run: the log records the intent to run it.
     Begun,
     /// The call has its result.
     Done,
@@ -92,7 +92,7 @@ pub struct TurnState {
     pub answered: Option<Stop>,
     pub gate: Option<Gate>,
     pub is_budget_waived: bool,
-    /// The number of rounds with invalid tool input.
+    /// The number of rounds with an invalid tool call.
     pub corrections: u32,
     pub backtracks: u32,
     /// The number of compactions caused by a full context window.

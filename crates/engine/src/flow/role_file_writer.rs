@@ -25,7 +25,7 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(200);
 /// The role name of a session without an agent.
 const ROLE_DEFAULT: &str = "agent";
 
-/// Stores role files. A file is replaced atomically, so a concurrent reader sees the old or the new version.
+/// Stores role files. Implementations replace a file atomically, so a reader sees the old or the new version.
 pub trait RoleFileSink: Send + Sync {
     /// Write one file of a role. An existing file is replaced.
     fn write(&self, flow: &str, run: &str, role: &str, name: &str, text: &str) -> std::io::Result<()>;
@@ -38,7 +38,7 @@ pub struct Mirror {
 }
 
 impl Mirror {
-    /// Write all files once more, then stop.
+    /// Write the files of sessions with new entries once more, then stop.
     pub async fn finish(self) {
         let _ = self.stop.send(());
         let _ = self.task.await;

@@ -208,7 +208,7 @@ fn merge_fields(data: &mut Value, change: Value) {
     }
 }
 
-/// A text field of a change, if the hook set it.
+/// A text field of the event data that hooks changed.
 pub(crate) fn text_of(data: &Value, field: &str) -> Option<String> {
     data[field].as_str().map(str::to_owned)
 }

@@ -17,8 +17,8 @@ use crate::pressure::{PressureOptions, budget_tokens};
 use crate::summarise::ModelSummariser;
 
 impl TurnContext {
-    /// Whether to compact before calling the model. Checked once per answer: a compaction that gained nothing
-    /// is not retried before the next answer.
+    /// Whether to compact before calling the model. A compaction is tried once per answer: one that gained nothing is
+    /// not retried before the next answer.
     pub(super) async fn check_pressure(&self, context: &Context) -> Option<Input> {
         let counter = self.engine.tokens.counter(Some(&self.chain.first()?.model));
         let used = count_in_use(context, counter.text(&self.schemas()), &counter);

@@ -27,7 +27,6 @@ use super::{PROBLEMS_MAX, Problem, ProblemKind};
 
 /// A body with at most this much text fits into an entry. A larger body is encoded to measure it.
 const SAFE_CONTENT_BYTES: usize = BODY_BYTES_MAX / 4;
-/// An entry to add to the tree.
 struct NewEntry {
     key: RecordKey,
     body: Body,
@@ -261,7 +260,7 @@ impl Reconciler {
         may_move && (self.rewound.is_some() || !self.log.is_on_path(self.source_leaf, self.leaf))
     }
 
-    /// Add a title, even if it was used before.
+    /// Add a title if it differs from the current one, even if it was used before.
     fn take_title(&mut self, key: RecordKey, title: String, drafts: &mut Vec<Draft>) {
         if self.title.as_ref() == Some(&title) {
             self.skipped += 1;

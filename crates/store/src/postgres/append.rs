@@ -1,6 +1,7 @@
-//! Appends. An append is prepared from the cached state of its session, without a query. It is
-//! written only if the version of the session's row has not changed since. Otherwise, or if a check
-//! fails, the session is read again and the append is retried, so a stale cache is harmless.
+//! Appends. An append is prepared from the cached state of its session, usually without a query. It
+//! is written only if the version of the session's row has not changed since. Otherwise, or if a check
+//! of the cached state fails, the session is read again and the append is retried, so a stale cache is
+//! harmless.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};

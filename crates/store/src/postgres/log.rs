@@ -25,7 +25,6 @@ const FORKS_MAX: i32 = 4_096;
 const CHUNK_ROWS_MIN: i64 = 64;
 const CHUNK_ROWS_MAX: i64 = 2_048;
 
-/// The columns of an entry.
 const COLUMNS: &str = "seq, parent, depth, id, at, kind, version, packing, turn, by, body";
 
 /// Converts a number to the database's integer type. Sessions are far too small to exceed it.
@@ -51,7 +50,6 @@ pub(super) struct LogRows<'d> {
     levels: Vec<Level>,
 }
 
-/// A callback for each entry of a walk.
 pub(super) type Visit<'v> = &'v mut (dyn FnMut(RawEntry) -> Result<ControlFlow<()>> + Send);
 
 impl<'d> LogRows<'d> {
@@ -328,7 +326,6 @@ impl<'d> LogRows<'d> {
         Ok(records)
     }
 
-    /// Returns the last seq of the log.
     pub async fn last_seq(&self) -> Result<Seq> {
         let sql = "SELECT seq FROM entries WHERE tenant = $1 AND session = $2 ORDER BY seq DESC LIMIT 1";
         let row = self.db.query_opt(sql, &[&self.db.tenant.as_str(), &self.pk()]).await?;

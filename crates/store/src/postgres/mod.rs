@@ -1,7 +1,7 @@
 //! A store for multiple servers on one PostgreSQL database.
 //!
-//! [`connect`] opens connections. A [`connection`] is a database connection inside a transaction whose tenant is set. The
-//! other modules consist of functions that take it as a parameter:
+//! [`connect`] opens connections. A [`connection`] is a database connection inside a transaction whose
+//! tenant is set. Most other modules are functions of a connection:
 //!
 //! - [`schema`] — the layout
 //! - [`append`], [`append_batch`], [`prefetch`], [`writer`] — appends and their group commit
@@ -13,10 +13,10 @@
 //! - [`notify`] — wake-ups for readers in other processes
 //! - [`check`] — the checks of `sapwood doctor`
 //!
-//! Every statement filters by tenant, and row-level security guards against statements that do not
-//! (I9). An append is one round trip. Leases, fences, expected heads and rights are checked by the
-//! rules that all stores share, and the session's version guarantees that these checks are still
-//! valid when the append is written (I5).
+//! Statements on a tenant's data filter by tenant, and row-level security guards against statements
+//! that do not (I9). An append without an audit note is usually one round trip. Leases, fences,
+//! expected heads and rights are checked by the rules that all stores share, and the session's
+//! version guarantees that these checks are still valid when the append is written (I5).
 
 mod append;
 mod append_batch;

@@ -35,7 +35,6 @@ const PAUSE_SHARE: u32 = 4;
 const PAUSE_MAX: Duration = Duration::from_millis(2);
 const PAUSE_MIN: Duration = Duration::from_millis(1);
 
-/// The outcome of an append.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum AppendOutcome {
     Written,

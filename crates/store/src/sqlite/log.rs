@@ -360,7 +360,6 @@ impl<'d> LogRows<'d> {
         Ok(records)
     }
 
-    /// Returns the last seq of the log.
     pub fn last_seq(&self) -> Result<Seq> {
         let db = self.db;
         let sql = "SELECT key FROM placed WHERE key > ?1 AND key <= ?2 ORDER BY key DESC LIMIT 1";
@@ -436,7 +435,7 @@ impl Lookup for LogRows<'_> {
         let snapshot: Option<String> =
             db.query_value("SELECT snapshot FROM log WHERE key = ?1", [key_of(pk, seq)])?;
         serde_json::from_str(snapshot.as_deref().unwrap_or("{}"))
-            .map_err(|error| db.damaged(format!("the settings at entry {at}: {error}")))
+            .map_err(|error| db.damaged(format!("failed to parse the settings at entry {at}: {error}")))
     }
 
     fn inherited(&self) -> u32 {

@@ -49,7 +49,7 @@ const TENTH: Script = &[];
 /// Delay between two attempts to get a lock that SQLite does not wait for.
 const RETRY_DELAY_MS: u64 = 5;
 
-/// Chosen by measurement, see docs/benchmarks.md.
+/// Page size of a new file.
 const PAGE_BYTES: u32 = 4096;
 
 /// API keys. Only the hash of the secret is stored.
@@ -131,7 +131,7 @@ ALTER TABLE leases ADD COLUMN ttl_ms INTEGER;
 ALTER TABLE leases ADD COLUMN timed_fence INTEGER;
 ";
 
-/// Tables that have not changed since the first layout, or that later parts change.
+/// Tables of the first layout that are still in use. Later parts change some of them.
 const COMMON: &str = "
 CREATE TABLE tenants (pk INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
 CREATE TABLE principals (pk INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);

@@ -549,7 +549,6 @@ impl Importer {
         (self.under, self.prelude) = (Some(StepParent::RecordKey(key)), None);
     }
 
-    /// Return the parent for the next entry.
     fn parent(&self) -> StepParent {
         self.under.unwrap_or(StepParent::Root)
     }
