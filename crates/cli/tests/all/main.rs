@@ -12,6 +12,7 @@ mod bench;
 mod canary;
 mod chat;
 mod compact;
+mod confidence;
 mod errors;
 mod events;
 mod examples;

@@ -5,13 +5,14 @@
 use std::collections::{BTreeMap, HashSet};
 
 use super::confidence::take_rating;
-use super::state::{BUDGET, CONFIDENCE, CONSENT, CallState, CallStatus, TurnState};
+use super::question::{Asking, question_of};
+use super::state::{BUDGET, CONSENT, CallState, CallStatus, TurnState};
 use super::{Answer, Effect, Input, TurnStep};
 use crate::agent::{Confidence, Limits};
-use crate::content::{Json, Part, ToolCall};
+use crate::content::{Part, ToolCall};
 use crate::entry::{
-    ApprovalAnswer, ApprovalAsked, AssistantMessage, Body, BranchSummary, Compaction, Details, InputTaken,
-    LeafMoved, Outcome, RoundStatus, Stop, ToolResult, Trigger, TurnEnded, TurnStarted, UserMessage,
+    ApprovalAnswer, AssistantMessage, Body, BranchSummary, Compaction, Details, InputTaken, LeafMoved,
+    Outcome, RoundStatus, Stop, ToolResult, Trigger, TurnEnded, TurnStarted, UserMessage,
 };
 use crate::flow::assignment::Question;
 use crate::flow::{Assignment, visit::DECLINED};
@@ -181,21 +182,6 @@ impl Machine {
         }
     }
 
-    /// Ask a person whether to continue with an answer that the model rated low.
-    fn ask_about_rating(&mut self, step: &mut TurnStep) {
-        let percent = (self.state.rating.unwrap_or_default() * 100.0).round();
-        let question = format!("The model is only {percent} % sure of this. Continue?");
-        let given_up = match self.state.backtracks {
-            0 => String::new(),
-            count => format!("; {count} earlier answers of this turn were given up"),
-        };
-        let why = format!("{}{given_up}", self.rating_text());
-        // The round comes first: an entry after the question would show that the turn has continued.
-        self.add_asked(step, why.clone());
-        self.ask(step, Asking { question, kind: CONFIDENCE, why: Some(why) }, None);
-        step.effects.push(Effect::AwaitPerson);
-    }
-
     fn add_answer(&mut self, step: &mut TurnStep, answer: Answer) {
         let Answer { parts, model, usage, cost_nano_usd, stop } = answer;
         self.add(step, AssistantMessage { parts, model: Some(model), usage, cost_nano_usd, stop });
@@ -294,22 +280,6 @@ impl Machine {
         };
         self.ask(step, asking, Some(&call));
         None
-    }
-
-    fn ask(&mut self, step: &mut TurnStep, asking: Asking, call: Option<&ToolCall>) {
-        let Asking { question, kind, why } = asking;
-        let number = self.state.approvals_asked + 1;
-        let turn = self.rules.turn.to_string();
-        // Use the tail of the time-ordered id, which is its random part.
-        let short = &turn[turn.len().saturating_sub(8)..];
-        let approval = format!("{}~{short}.{number}", self.rules.session);
-        let mut details = serde_json::json!({ "kind": kind, "tool": call.map(|call| &call.name) });
-        if let Some(why) = why {
-            details["why"] = why.into();
-        }
-        let details = Some(Json::from_value(&details));
-        let call_id = call.map(|call| call.call_id.clone());
-        self.add(step, ApprovalAsked { approval, question, call_id, details });
     }
 
     /// Start the calls that may start. Read-only calls run in parallel; all others run alone and in order.
@@ -568,24 +538,4 @@ pub(super) fn error_result(call: &ToolCall, text: String) -> ToolResult {
 pub(super) fn interrupted_result(call: &ToolCall) -> ToolResult {
     let text = crate::project::context::INTERRUPTED.to_owned();
     ToolResult { interrupted: true, ..result_of(call, text, IsError::Yes) }
-}
-
-/// A question to a person.
-struct Asking {
-    question: String,
-    /// The kind of the question, as stored in its details.
-    kind: &'static str,
-    /// Why a person has to be asked.
-    why: Option<String>,
-}
-
-fn question_of(call: &ToolCall, touch: Touch) -> Asking {
-    if touch == Touch::Asks {
-        let input = call.input.to_value();
-        let question = input["question"].as_str().unwrap_or("The agent has a question.").to_owned();
-        return Asking { question, kind: "question", why: None };
-    }
-    let input: String = call.input.get().chars().take(400).collect();
-    let question = format!("May the agent call {} with {input}?", call.name);
-    Asking { question, kind: "tool", why: Some("the session's approval mode requires an answer".to_owned()) }
 }

@@ -6,8 +6,10 @@
 //! result. A call without such a round has not started. A call with such a round is never started again, unless the
 //! tool allows it.
 
+mod ask;
 pub mod confidence;
 mod machine;
+mod question;
 mod recover;
 mod round;
 mod state;

@@ -304,7 +304,6 @@ fn turns() -> Vec<Body> {
         reason: Some("the tool failed".to_owned()),
         action: Action { kind: ActionKind::Tool, what: "ls".to_owned() },
         result: Some(RoundResult { status: RoundStatus::Ok, tokens: 7, cost_nano_usd: None }),
-        reason: None,
         confidence: Some(0.5),
         trace_id: Some("t".to_owned()),
     };
