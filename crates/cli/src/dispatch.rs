@@ -7,7 +7,7 @@ use crate::args::{self, Cli, Command};
 use crate::cmd::{
     about, agent, apikey, approve, archives, audit, branch, cancel, chat, compact, context, doctor, erase,
     events, export, feed, flow, fork, graft, hook, import, info, inject, keychain, label_rename, ledger,
-    lifecycle, ls, memory, migrate, new, prune, resume, search, send, serve, share, show, skill, tree,
+    lifecycle, ls, memory, migrate, new, prune, resume, search, send, serve, set, share, show, skill, tree,
     trigger, trim, uncompact, usage,
 };
 use crate::failure::Result;
@@ -47,6 +47,7 @@ pub async fn dispatch(app: &mut App, command: Command) -> Result<()> {
         Command::Inject(args) => inject::run(app, args).await,
         Command::Branch(args) => branch::run(app, args).await,
         Command::Reset(args) => branch::reset(app, args).await,
+        Command::Set(args) => set::run(app, args).await,
         Command::Fork(args) => fork::run(app, args).await,
         Command::Ancestry(args) => fork::ancestry(app, args).await,
         Command::Label(args) => label_rename::label(app, args).await,

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::content::Json;
+use crate::entry::LimitsChanged;
 use crate::memory::prompt::SECTION_TOKENS_DEFAULT;
 use crate::policy::ApprovalMode;
 use crate::port::model::Thinking;
@@ -19,6 +21,8 @@ pub const MEMORY_TOKENS_MAX: u32 = 16_000;
 pub const CHAIN_MAX: usize = 8;
 /// Default limit on turns per session.
 pub const TURNS_MAX_DEFAULT: u32 = 50;
+/// Default limit on turns of a session that a person works in.
+pub const INTERACTIVE_TURNS_MAX: u32 = 1_000;
 
 /// The configuration of a session's model, tools, limits and rights. `docs/spec/agents.md` describes each field.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -242,8 +246,8 @@ pub enum OnExceed {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Limits {
-    /// Explicit limit on turns per session. The default is [`TURNS_MAX_DEFAULT`]; a flow role may have as many
-    /// as the flow can require.
+    /// Explicit limit on turns per session. The default, also for zero, is [`TURNS_MAX_DEFAULT`]; a flow role may have
+    /// as many as the flow can require.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub turns_max: Option<u32>,
     /// Maximum number of rounds per turn, from 1 to 1000. A round is one answer of the model and its tool calls.
@@ -258,7 +262,7 @@ pub struct Limits {
 impl Limits {
     /// The number of turns that a session may have.
     pub fn turns(&self) -> u32 {
-        self.turns_max.unwrap_or(TURNS_MAX_DEFAULT)
+        self.turns_max.filter(|turns| *turns > 0).unwrap_or(TURNS_MAX_DEFAULT)
     }
 }
 
@@ -339,6 +343,36 @@ impl Agent {
     pub fn models(&self) -> impl Iterator<Item = &str> {
         let chain = self.fallback_chain.iter().map(|link| link.model.as_str());
         self.model.as_deref().into_iter().chain(chain)
+    }
+
+    /// Read an agent as a session stores it.
+    pub fn from_frozen(frozen: &Json) -> Result<Self, AgentError> {
+        serde_json::from_str(frozen.get()).map_err(|error| AgentError {
+            agent: "of this session".to_owned(),
+            field: "agent".to_owned(),
+            why: format!("failed to parse: {error}"),
+        })
+    }
+
+    /// The agent as a session stores it.
+    pub fn to_frozen(&self) -> Json {
+        Json::from_value(&serde_json::to_value(self).expect("an agent contains only plain data"))
+    }
+
+    /// The agent for a session in which a person is present, who stops a runaway conversation. It gets a higher limit on
+    /// turns, unless the agent sets one.
+    pub fn interactive(mut self) -> Self {
+        self.limits.turns_max.get_or_insert(INTERACTIVE_TURNS_MAX);
+        self
+    }
+
+    /// Set the limits that a session's owner has changed.
+    pub fn set_limits(&mut self, limits: &LimitsChanged) {
+        self.limits.turns_max = limits.turns_max.or(self.limits.turns_max);
+        if let Some(nano) = limits.budget_nano_usd {
+            let on_exceed = self.budget.map(|budget| budget.on_exceed).unwrap_or_default();
+            self.budget = Some(Budget { cap_usd: nano as f64 / 1e9, on_exceed });
+        }
     }
 
     /// The default agent with this model: file tools in the sandbox, no commands and no network access.

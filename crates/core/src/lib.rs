@@ -33,6 +33,7 @@ pub mod project;
 pub mod retry;
 pub mod scope;
 pub mod secret_shape;
+pub mod session_config;
 pub mod settings;
 pub mod tokens;
 pub mod tree;

@@ -15,7 +15,7 @@ pub enum ApprovalMode {
     Ask,
     /// Edits of files in scope need no approval; other changes do.
     AcceptEdits,
-    /// Run everything that the allow lists permit.
+    /// Run everything that the allow lists permit, except commits.
     Auto,
 }
 
@@ -33,8 +33,8 @@ pub enum Decision {
 /// Decide one call. Edits in the sandbox need no approval, because its files are temporary.
 pub fn decide(spec: &ToolSpec, mode: ApprovalMode, fs_scope: FsScope) -> Decision {
     match (spec.touch, mode) {
-        // A question needs a person's answer in every mode.
-        (Touch::Asks, _) => Decision::Ask,
+        // A question needs a person's answer in every mode, and so does a commit unless the mode refuses it.
+        (Touch::Asks, _) | (Touch::Commits, ApprovalMode::Auto) => Decision::Ask,
         (Touch::Callers, _) => Decision::HandOver,
         (Touch::Reads, _) | (_, ApprovalMode::Auto) => Decision::Run,
         (Touch::Edits, _) if fs_scope == FsScope::Sandboxed => Decision::Run,
@@ -84,9 +84,14 @@ mod tests {
     }
 
     #[test]
-    fn a_commit_waits_for_a_person_except_in_auto_mode() {
-        assert_eq!(decided(Touch::Commits, ApprovalMode::AcceptEdits, FsScope::Project), Decision::Ask);
-        assert_eq!(decided(Touch::Commits, ApprovalMode::Auto, FsScope::Project), Decision::Run);
+    fn a_commit_never_runs_without_a_person() {
+        for scope in [FsScope::Sandboxed, FsScope::Project, FsScope::Full] {
+            for mode in [ApprovalMode::Ask, ApprovalMode::AcceptEdits, ApprovalMode::Auto] {
+                assert_eq!(decided(Touch::Commits, mode, scope), Decision::Ask);
+            }
+            let planned = decided(Touch::Commits, ApprovalMode::Plan, scope);
+            assert!(matches!(planned, Decision::Refuse { .. }));
+        }
     }
 
     #[test]

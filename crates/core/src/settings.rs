@@ -21,9 +21,9 @@ pub struct Settings {
     /// The reasoning effort; `None` means `off`. See [`Settings::thinking_level`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub thinking: Option<String>,
-    /// The names of the active skills.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub skills: Vec<String>,
+    /// The names of the active skills; `None` if they were never set on the path.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub skills: Option<Vec<String>>,
     /// The system prompt, before its variables are replaced.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub system: Option<String>,
@@ -47,7 +47,7 @@ impl Settings {
                 self.model_asked.clone_from(&self.model);
             }
             Body::ThinkingChanged(changed) => self.thinking = Some(changed.level.clone()),
-            Body::SkillsChanged(changed) => self.skills.clone_from(&changed.active),
+            Body::SkillsChanged(changed) => self.skills = Some(changed.active.clone()),
             Body::ContextChanged(changed) => {
                 replace_if_given(&mut self.system, &changed.system);
                 replace_if_given(&mut self.cwd, &changed.cwd);

@@ -1,22 +1,29 @@
 //! Decide which entries may configure a turn. Only entries written by this store's engine count. Imported entries
 //! can be shown, searched and continued, but never trigger an action.
 //!
+//! A session's configuration is its own `configured` entry, outside the tree, and applies on every branch. Sessions of
+//! log format 2 are configured by their own `context_changed` entries instead.
+//!
 //! An imported session has no configuration until its first local turn, which assigns the engine's default agent
 //! and reports the assignment. The agent stays in force: a reset, a fork or a later import does not change it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use sapwood_core::agent::{Agent, AgentError, ChainLink};
-use sapwood_core::content::Json;
-use sapwood_core::entry::{Body, ContextChanged, Entry, ModelChanged, SkillsChanged, ThinkingChanged};
+use sapwood_core::agent::{Agent, ChainLink};
+use sapwood_core::entry::{
+    Body, ConfigSource, Configured, ContextChanged, Entry, LOG_VERSION, LimitsChanged, ModelChanged,
+    SessionContext, SkillsChanged, ThinkingChanged,
+};
 use sapwood_core::port::model::Thinking;
-use sapwood_core::port::store::Until;
+use sapwood_core::port::store::{PathSlice, StoreError, Until};
 use sapwood_core::project::summary::Summary;
-use sapwood_core::secret_shape::looks_like_key;
+use sapwood_core::scope::Reach;
+use sapwood_core::session_config::{ConfigEntries, SessionConfig};
 use sapwood_core::settings::{Settings, variables_in};
-use sapwood_core::{Authority, Kind, Scope, Seq, SessionId};
+use sapwood_core::{Authority, Kind, Principal, Right, Scope, Seq, SessionId};
 
 use crate::backends::Backends;
+use crate::config_changes::ForkChanges;
 use crate::session_defaults::FileModels;
 use crate::{EngineError, Result, service};
 
@@ -25,8 +32,13 @@ pub(crate) const ATTEMPTS_DEFAULT: u32 = 3;
 
 /// The configuration that a turn runs under.
 #[derive(Debug, Clone)]
-pub(crate) struct Configured {
+pub(crate) struct ResolvedConfig {
     pub settings: Settings,
+    pub agent: Agent,
+    /// Maximum number of tokens in the context, if the owner has set one.
+    pub token_budget: Option<u64>,
+    /// What a fork's ancestors already used of its limits.
+    pub inherited: Option<ConfigSource>,
     pub authority: Authority,
     /// Entries that apply this configuration on the path, if the path has a different configuration.
     pub changes: Vec<Body>,
@@ -123,46 +135,127 @@ impl Configuration<'_> {
     }
 
     /// The configuration of the session's next turn.
-    pub(crate) async fn resolve(self, scope: &Scope, summary: &Summary) -> Result<Configured> {
+    pub(crate) async fn resolve(self, scope: &Scope, summary: &Summary) -> Result<ResolvedConfig> {
         let authority = self.authority_of(scope, summary).await?;
         let mut settings = self.path_settings(scope, &summary.id, None).await?;
+        let mut own = OwnEntries::default();
+        if authority.has_imports() {
+            own = self.own_entries(scope, &summary.id, &authority).await?;
+            settings.skills.clone_from(&own.skills);
+        }
+        if let Some(config) = self.config(scope, &summary.id, &summary.config, None).await? {
+            return Ok(ResolvedConfig::of(config, settings, authority, own.models));
+        }
         settings.cwd = settings.cwd.or_else(|| summary.cwd.clone());
-        if !authority.has_imports() && settings.agent.is_some() {
-            return Ok(Configured::unchanged(settings, authority));
+        if !authority.has_imports() {
+            if settings.agent.is_some() {
+                return ResolvedConfig::of_format_2(settings, authority);
+            }
+            own = self.own_entries(scope, &summary.id, &authority).await?;
         }
-        let mut own = self.own_entries(scope, &summary.id, &authority).await?;
-        if own.context.agent.is_none() && !authority.has_imports() {
-            return Ok(Configured::unchanged(settings, authority));
-        }
-        let mut notice = None;
         if own.context.agent.is_none() {
-            notice = Some(self.assign_default_agent(scope, &summary.id, &mut own).await?);
+            return self.assign_default_agent(scope, summary, settings, authority, own).await;
         }
         let own_cwd = summary.cwd.clone().filter(|_| authority.is_own(Seq::ZERO));
         let changes = own.apply_to(&mut settings, own_cwd);
-        Ok(Configured { settings, authority, changes, notice, named: own.models })
+        let resolved = ResolvedConfig::of_format_2(settings, authority)?;
+        Ok(ResolvedConfig { changes, named: own.models, ..resolved })
     }
 
-    /// The agent that the session's turns run with, as frozen by this store. `None` if the session has no configuration
-    /// yet: the agent of an import is history and does not count.
-    pub(crate) async fn fixed_agent(self, scope: &Scope, summary: &Summary) -> Result<Option<Json>> {
-        let authority = self.authority_of(scope, summary).await?;
-        if !authority.has_imports()
-            && let Some(agent) = self.path_settings(scope, &summary.id, None).await?.agent
-        {
-            return Ok(Some(agent));
-        }
-        Ok(self.own_entries(scope, &summary.id, &authority).await?.context.agent)
+    /// Read the configuration from a session's own entries, with the context as of entry `at`. `None` if the session has
+    /// none, or is of format 2.
+    pub(crate) async fn config(
+        self,
+        scope: &Scope,
+        session: &SessionId,
+        entries: &ConfigEntries,
+        at: Option<Seq>,
+    ) -> Result<Option<SessionConfig>> {
+        let Some(configured) = entries.configured else { return Ok(None) };
+        let Body::Configured(configured) = self.own_entry(scope, session, configured).await? else {
+            return Ok(None);
+        };
+        let context = match entries.context {
+            None => None,
+            Some(newest) if at.is_none_or(|at| newest <= at) => Some(newest),
+            Some(_) => self.context_entry_before(scope, session, at).await?,
+        };
+        let context = match context {
+            None => None,
+            Some(seq) => match self.own_entry(scope, session, seq).await? {
+                Body::ContextSet(set) => Some(set.context),
+                _ => None,
+            },
+        };
+        Ok(Some(SessionConfig::of(configured, context, &entries.limits)?))
     }
 
-    /// The id of the agent that the session's turns run with. `None` if its first local turn has yet to fix one.
+    async fn own_entry(self, scope: &Scope, session: &SessionId, seq: Seq) -> Result<Body> {
+        let record = self.engine.store.read_entry(scope, session, seq).await?;
+        record.decode().map_err(|source| EngineError::Unreadable { session: session.clone(), source })
+    }
+
+    async fn context_entry_before(
+        self,
+        scope: &Scope,
+        session: &SessionId,
+        at: Option<Seq>,
+    ) -> Result<Option<Seq>> {
+        let mut found = None;
+        self.each_own_of_kinds(scope, session, &[Kind::ContextSet], Seq::ZERO, |entry| {
+            if at.is_none_or(|at| entry.meta.seq <= at) {
+                found = Some(entry.meta.seq);
+            }
+        })
+        .await?;
+        Ok(found)
+    }
+
+    /// Read a path together with the session's configuration, from which a context can be built.
+    pub(crate) async fn read_path(
+        self,
+        scope: &Scope,
+        session: &SessionId,
+        at: Option<Seq>,
+        until: Until,
+    ) -> Result<PathSlice> {
+        let mut slice = self.engine.store.read_path(scope, session, at, until).await?;
+        let config = self.config(scope, session, &slice.config_entries, at).await?;
+        slice.config = config.map(Box::new);
+        Ok(slice)
+    }
+
+    /// The id of the agent that the session's turns run with. `None` if its first local turn has yet to fix one: the agent
+    /// of an import is history and does not count.
     pub(crate) async fn agent_in_force(self, scope: &Scope, summary: &Summary) -> Result<Option<String>> {
-        if let Some(agent) = self.fixed_agent(scope, summary).await? {
-            let settings = Settings { agent: Some(agent), ..Settings::default() };
-            return Ok(Some(agent_of(&settings)?.id));
+        if let Some(config) = self.current_config(scope, summary).await? {
+            return Ok(Some(config.agent.id));
         }
         let is_imported = self.authority_of(scope, summary).await?.has_imports();
         Ok((summary.turns > 0 && !is_imported).then(|| Agent::default().id))
+    }
+
+    /// The entries that fix the configuration of a role's session.
+    pub(crate) async fn role_bodies(
+        self,
+        agent: &Agent,
+        prompt: String,
+        working_dir: Option<String>,
+        variables: BTreeMap<String, String>,
+    ) -> Result<Vec<Body>> {
+        let prompted = Agent { system_prompt: Some(prompt), ..agent.clone() };
+        if self.engine.store.log_format().await? >= LOG_VERSION {
+            let context = SessionContext { working_dir, variables, ..SessionContext::default() };
+            let configured = configured_body(&prompted, context, None);
+            return Ok(vec![Configured { agent: agent.to_frozen(), ..configured }.into()]);
+        }
+        let mut bodies = format_2_bodies(agent, working_dir, variables, None);
+        for body in &mut bodies {
+            if let Body::ContextChanged(changed) = body {
+                changed.system.clone_from(&prompted.system_prompt);
+            }
+        }
+        Ok(bodies)
     }
 
     async fn own_entries(
@@ -185,8 +278,79 @@ impl Configuration<'_> {
         Ok(own)
     }
 
-    /// The session's configuration, if a fork at this entry would not inherit it. The fork then gets a copy of it.
-    pub(crate) async fn configuration_beyond(
+    /// The entries that give a fork its source's configuration, and narrow it.
+    pub(crate) async fn for_fork(
+        self,
+        scope: &Scope,
+        source: &Summary,
+        at: Option<Seq>,
+        changes: &ForkChanges,
+    ) -> Result<Vec<Body>> {
+        if self.engine.store.log_format().await? < LOG_VERSION {
+            changes.refuse_in_format_2()?;
+            return Ok(self.format_2_beyond(scope, source, at).await?.map(Body::from).into_iter().collect());
+        }
+        let is_configured = source.config.configured.is_some() || source.agent.is_some();
+        let authority = self.authority_of(scope, source).await?;
+        if !is_configured && !authority.has_imports() && changes.is_empty() {
+            return Ok(Vec::new());
+        }
+        let Some(mut config) = self.current_config(scope, source).await? else {
+            return changes.refuse_without_configuration(&source.id);
+        };
+        let inherited = inherited_by_fork(source, config.inherited.as_ref());
+        if let Some(dir) = &changes.cwd {
+            check_path_owner(scope, &source.id, &inherited.owner)?;
+            config.context.working_dir = Some(dir.clone());
+            config.context.git_ref.clone_from(&changes.git_ref);
+        }
+        let agent = config.agent.narrowed(&changes.narrowing)?.to_frozen();
+        let SessionConfig { system, context, token_budget, .. } = config;
+        let limits = LimitsChanged { token_budget, ..LimitsChanged::default() };
+        let configured = Configured { agent, system, context, inherited: Some(inherited) };
+        let limits = (!limits.is_empty()).then(|| limits.into());
+        Ok(std::iter::once(configured.into()).chain(limits).collect())
+    }
+
+    /// The session's configuration, also if it is of format 2. `None` before its first local turn.
+    pub(crate) async fn current_config(
+        self,
+        scope: &Scope,
+        summary: &Summary,
+    ) -> Result<Option<SessionConfig>> {
+        let config = self.config(scope, &summary.id, &summary.config, None).await?;
+        if config.is_some() {
+            return Ok(config);
+        }
+        let authority = self.authority_of(scope, summary).await?;
+        self.format_2_config(scope, summary, &authority).await
+    }
+
+    /// The configuration of a session of format 2, from its own `context_changed` entries.
+    async fn format_2_config(
+        self,
+        scope: &Scope,
+        summary: &Summary,
+        authority: &Authority,
+    ) -> Result<Option<SessionConfig>> {
+        let own = self.own_entries(scope, &summary.id, authority).await?;
+        let Some(agent) = &own.context.agent else { return Ok(None) };
+        let mut agent = Agent::from_frozen(agent)?;
+        if let Some(skills) = own.skills {
+            agent.skills = skills;
+        }
+        let own_cwd = summary.cwd.clone().filter(|_| authority.is_own(Seq::ZERO));
+        let variables = own.context.variables.unwrap_or_default();
+        let system = own.context.system.filter(|system| !system.is_empty());
+        let rendered =
+            Settings { system, variables: variables.clone(), ..Settings::default() }.system_prompt();
+        let working_dir = own.context.cwd.or(own_cwd);
+        let context = SessionContext { working_dir, variables, ..SessionContext::default() };
+        Ok(Some(SessionConfig { agent, system: rendered, context, inherited: None, token_budget: None }))
+    }
+
+    /// In format 2: the session's configuration, if a fork at this entry would not inherit it.
+    async fn format_2_beyond(
         self,
         scope: &Scope,
         source: &Summary,
@@ -208,28 +372,48 @@ impl Configuration<'_> {
         Ok(Some(own.context).filter(|context| context.agent.is_some()))
     }
 
-    /// Assign the engine's default agent to an imported session on its first local turn.
+    /// Assign the default agent to a session without a configuration, on its first local turn.
     async fn assign_default_agent(
         self,
         scope: &Scope,
-        session: &SessionId,
-        own: &mut OwnEntries,
-    ) -> Result<String> {
-        let agent = self.engine.config.session_defaults.agent.clone();
+        summary: &Summary,
+        mut settings: Settings,
+        authority: Authority,
+        mut own: OwnEntries,
+    ) -> Result<ResolvedConfig> {
+        let defaults = &self.engine.config.session_defaults;
+        let session = &summary.id;
+        let agent = defaults.agent.clone();
         let agent = agent.ok_or_else(|| EngineError::NotConfigured { session: session.clone() })?;
         let memories = self.engine.memories().memory_prompt(scope, &agent).await;
+        let notice = authority.has_imports().then(|| {
+            format!(
+                "session {session} was imported: it continues with agent {}; agents, tools and servers named by the import are not used",
+                agent.id
+            )
+        });
+        let own_cwd = summary.cwd.clone().filter(|_| authority.is_own(Seq::ZERO));
+        let working_dir = own_cwd.or_else(|| defaults.cwd.clone());
+        if self.engine.store.log_format().await? >= LOG_VERSION {
+            let context = SessionContext { working_dir, ..SessionContext::default() };
+            let configured = configured_body(&agent, context, memories);
+            let config = SessionConfig::of(configured.clone(), None, &summary.config.limits)?;
+            let resolved = ResolvedConfig::of(config, settings, authority, own.models);
+            return Ok(ResolvedConfig { changes: vec![configured.into()], notice, ..resolved });
+        }
+        if notice.is_none() {
+            return ResolvedConfig::of_format_2(settings, authority);
+        }
         own.skills.get_or_insert_with(|| agent.skills.clone());
-        for body in
-            settings_of(&agent, self.engine.config.session_defaults.cwd.clone(), Default::default(), memories)
-        {
+        for body in format_2_bodies(&agent, defaults.cwd.clone(), Default::default(), memories) {
             if matches!(body, Body::ContextChanged(_)) {
                 own.apply(body);
             }
         }
-        Ok(format!(
-            "session {session} was imported: it continues with agent {}; agents, tools and servers named by the import are not used",
-            agent.id
-        ))
+        let own_cwd = summary.cwd.clone().filter(|_| authority.is_own(Seq::ZERO));
+        let changes = own.apply_to(&mut settings, own_cwd);
+        let resolved = ResolvedConfig::of_format_2(settings, authority)?;
+        Ok(ResolvedConfig { changes, notice, named: own.models, ..resolved })
     }
 
     /// The settings on the path, including imported settings.
@@ -247,7 +431,7 @@ impl Configuration<'_> {
         scope: &Scope,
         session: &SessionId,
         backends: &Backends,
-        configured: &Configured,
+        configured: &ResolvedConfig,
         chain: &[ChainLink],
     ) -> Result<()> {
         for model in chain.iter().map(|link| link.model.as_str()) {
@@ -331,15 +515,15 @@ impl Configuration<'_> {
     ) -> Result<(Agent, Vec<ChainLink>)> {
         let summary = self.engine.store.summary(scope, session).await?;
         let configured = self.resolve(scope, &summary).await?;
-        let agent = agent_of(&configured.settings)?;
-        let chain = chain_of(&configured.settings, &agent, backends);
+        let chain = chain_of(&configured.settings, &configured.agent, backends);
         self.check_chain(scope, session, backends, &configured, &chain).await?;
-        Ok((agent, chain))
+        Ok((configured.agent, chain))
     }
 
     /// The agent that a session was started with, or the default agent.
     pub async fn agent_of(self, scope: &Scope, session: &SessionId) -> Result<Agent> {
-        agent_of(&self.settings(scope, session).await?)
+        let summary = self.engine.store.summary(scope, session).await?;
+        Ok(self.resolve(scope, &summary).await?.agent)
     }
 }
 
@@ -353,7 +537,7 @@ impl OwnEntries {
         settings.variables = context.variables.clone().unwrap_or_default();
         settings.agent.clone_from(&context.agent);
         settings.cwd = context.cwd.clone().or(own_cwd);
-        settings.skills = self.skills.clone().unwrap_or_default();
+        settings.skills = Some(self.skills.clone().unwrap_or_default());
         let is_shown = shown.system.as_deref().unwrap_or_default() == system
             && (&shown.variables, &shown.agent) == (&settings.variables, &settings.agent)
             && (context.cwd.is_none() || shown.cwd == context.cwd);
@@ -363,16 +547,38 @@ impl OwnEntries {
             let (agent, cwd) = (settings.agent.clone(), context.cwd.clone());
             changes.push(ContextChanged { system: Some(system), cwd, variables, agent }.into());
         }
-        if shown.skills != settings.skills {
-            changes.push(SkillsChanged { active: settings.skills.clone() }.into());
+        let active = settings.skills.clone().unwrap_or_default();
+        if shown.skills.unwrap_or_default() != active {
+            changes.push(SkillsChanged { active }.into());
         }
         changes
     }
 }
 
-impl Configured {
-    fn unchanged(settings: Settings, authority: Authority) -> Self {
-        Self { settings, authority, changes: Vec::new(), notice: None, named: BTreeSet::new() }
+impl ResolvedConfig {
+    fn of(
+        config: SessionConfig,
+        mut settings: Settings,
+        authority: Authority,
+        named: BTreeSet<String>,
+    ) -> Self {
+        config.apply_to(&mut settings);
+        let SessionConfig { agent, token_budget, inherited, .. } = config;
+        Self { settings, agent, token_budget, inherited, authority, changes: Vec::new(), notice: None, named }
+    }
+
+    /// The configuration of a session of format 2, whose settings contain its agent.
+    fn of_format_2(settings: Settings, authority: Authority) -> Result<Self> {
+        Ok(Self {
+            agent: agent_of(&settings)?,
+            settings,
+            token_budget: None,
+            inherited: None,
+            authority,
+            changes: Vec::new(),
+            notice: None,
+            named: BTreeSet::new(),
+        })
     }
 
     /// Record that the current call names a model.
@@ -389,32 +595,66 @@ impl Configured {
     }
 }
 
-/// Check that every variable of the prompt is set and that no value looks like a secret.
+/// Check that every variable of the prompt is set.
 pub(crate) fn check_variables(agent: &Agent, variables: &BTreeMap<String, String>) -> Result<()> {
     let wanted = agent.system_prompt.as_deref().map(variables_in).unwrap_or_default();
     if let Some(missing) = wanted.into_iter().find(|name| !variables.contains_key(*name)) {
         let why = format!("the prompt of agent {} needs {missing}, which is not set", agent.id);
         return Err(EngineError::Invalid { what: "the list of variables", why });
     }
-    match variables.iter().find(|(_, value)| looks_like_key(value).is_some()) {
-        None => Ok(()),
-        Some((name, _)) => Err(EngineError::Invalid {
-            what: "a variable",
-            why: format!(
-                "{name} looks like a key or a password; store it as a secret and refer to it as secret:NAME"
-            ),
-        }),
+    Ok(())
+}
+
+/// The entry that fixes a session's configuration. The prompt is rendered once, here.
+pub(crate) fn configured_body(
+    agent: &Agent,
+    context: SessionContext,
+    memories: Option<String>,
+) -> Configured {
+    let system = Settings {
+        system: agent.system_prompt.clone(),
+        variables: context.variables.clone(),
+        ..Settings::default()
+    };
+    let parts: Vec<String> =
+        system.system_prompt().into_iter().chain(memories).chain(context.prompt_block()).collect();
+    let system = (!parts.is_empty()).then(|| parts.join("\n\n"));
+    Configured { agent: agent.to_frozen(), system, context, inherited: None }
+}
+
+/// What the ancestors of a fork have used, and who fixed the configuration.
+fn inherited_by_fork(source: &Summary, before: Option<&ConfigSource>) -> ConfigSource {
+    let spent = source.spend.total();
+    let (session, owner) = match before {
+        Some(before) => (before.session.clone(), before.owner.clone()),
+        None => (source.id.clone(), source.owner.clone()),
+    };
+    ConfigSource {
+        session,
+        owner,
+        turns: before.map_or(0, |before| before.turns).saturating_add(source.turns),
+        cost_nano_usd: before.map_or(0, |before| before.cost_nano_usd).saturating_add(spent.cost_nano_usd),
+        tokens: before.map_or(0, |before| before.tokens).saturating_add(spent.usage.total()),
     }
 }
 
-/// The first entries of a session, which contain its configuration.
-pub(crate) fn settings_of(
+/// Refuse a change of paths by anyone but the owner of the session that fixed the configuration.
+pub(crate) fn check_path_owner(scope: &Scope, session: &SessionId, owner: &Principal) -> Result<()> {
+    if scope.principal == *owner || scope.reach == Reach::Tenant {
+        return Ok(());
+    }
+    let principal = scope.principal.clone();
+    Err(StoreError::Denied { session: session.clone(), principal, needed: Right::Own }.into())
+}
+
+/// The first entries of a session in format 2, which contain its configuration.
+pub(crate) fn format_2_bodies(
     agent: &Agent,
     cwd: Option<String>,
     variables: BTreeMap<String, String>,
     memories: Option<String>,
 ) -> Vec<Body> {
-    let frozen = serde_json::to_value(agent).map(|value| Json::from_value(&value)).ok();
+    let frozen = Some(agent.to_frozen());
     let system: Vec<String> = agent.system_prompt.iter().cloned().chain(memories).collect();
     let changed = ContextChanged {
         system: (!system.is_empty()).then(|| system.join("\n\n")),
@@ -435,13 +675,12 @@ pub(crate) fn settings_of(
     bodies
 }
 
-/// The frozen agent, or the default agent for a session that was created without an agent.
+/// The agent in the settings of a session of format 2, or the default agent if it was created without one.
 pub(crate) fn agent_of(settings: &Settings) -> Result<Agent> {
-    let Some(frozen) = &settings.agent else { return Ok(Agent::default_with(None)) };
-    serde_json::from_str(frozen.get()).map_err(|error| {
-        let why = format!("failed to parse: {error}");
-        AgentError { agent: "of this session".to_owned(), field: "agent".to_owned(), why }.into()
-    })
+    match &settings.agent {
+        Some(frozen) => Ok(Agent::from_frozen(frozen)?),
+        None => Ok(Agent::default_with(None)),
+    }
 }
 
 /// The models to call: the session's current model, else the agent's, else the default; then the agent's

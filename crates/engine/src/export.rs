@@ -44,9 +44,9 @@ impl Views<'_> {
             PageFormat::RoleFiles => self.engine.flows().role_transcript(scope, summary, None).await,
             PageFormat::RoleFeed => self.engine.flows().role_feed(scope, &summary.id).await,
             PageFormat::Workflow => self.export_workflow(scope, summary).await,
-            PageFormat::Markdown => Ok(markdown::page(summary, &self.path(scope, &summary.id, None).await?)),
+            PageFormat::Markdown => Ok(markdown::page(summary, &self.configured_path(scope, summary).await?)),
             PageFormat::Html => {
-                let path = self.path(scope, &summary.id, None).await?;
+                let path = self.configured_path(scope, summary).await?;
                 let blobs: Vec<_> = path.iter().flat_map(|entry| entry.body.blobs()).collect();
                 Ok(html::page(summary, &path, &self.media_of(scope, blobs).await?))
             }
@@ -58,8 +58,12 @@ impl Views<'_> {
     async fn export_workflow(self, scope: &Scope, summary: &Summary) -> Result<String> {
         let slice = self.engine.store.read_path(scope, &summary.id, None, Until::Root).await?;
         let outcomes = self.turn_outcomes(scope, summary, &slice).await?;
-        let agent: Option<Json> = self.engine.configuration().fixed_agent(scope, summary).await?;
-        let variables: BTreeMap<String, String> = settings_of(&slice).variables;
+        let config = self.engine.configuration().current_config(scope, summary).await?;
+        let agent: Option<Json> = config.as_ref().map(|config| config.agent.to_frozen());
+        let variables: BTreeMap<String, String> = match config {
+            Some(config) => config.context.variables,
+            None => settings_of(&slice).variables,
+        };
         let session = SessionToExport {
             summary,
             path: &slice.entries,

@@ -29,6 +29,7 @@
 mod backends;
 pub mod blob;
 pub mod compact;
+pub mod config_changes;
 pub mod configuration;
 pub mod directory;
 pub mod doctor;

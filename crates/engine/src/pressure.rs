@@ -82,7 +82,7 @@ impl Compactions<'_> {
         session: &SessionId,
         pressure_options: &PressureOptions,
     ) -> Result<Option<Pressure>> {
-        let slice = self.engine.store.read_path(scope, session, None, Until::ContextStart).await?;
+        let slice = self.engine.configuration().read_path(scope, session, None, Until::ContextStart).await?;
         let context = self.engine.grafts().context_with_grafts(scope, slice).await?;
         let counter = self.engine.tokens.counter(context.model.as_deref());
         let tools = counter.text(&pressure_options.tools);

@@ -5,11 +5,18 @@ use std::collections::BTreeSet;
 use sapwood_core::Agent;
 
 /// Defaults for sessions without a configuration.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct SessionDefaults {
-    /// `None` if the configured agent cannot be used; turns in imported sessions without an agent are then refused.
+    /// The agent that the first local turn of such a session assigns to it. `None` if the configured agent cannot be
+    /// used; such turns are then refused.
     pub agent: Option<Agent>,
     pub cwd: Option<String>,
+}
+
+impl Default for SessionDefaults {
+    fn default() -> Self {
+        Self { agent: Some(Agent::default()), cwd: None }
+    }
 }
 
 /// Which file-backed models may be called. A model name in a request or an import is not enough, because it could

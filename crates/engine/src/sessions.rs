@@ -1,11 +1,9 @@
 //! The life of a session: open it with or without an agent, fork, rename, share, close, archive and erase it.
 
-use std::collections::BTreeMap;
-
 use sapwood_core::agent::{Agent, Narrowing};
 use sapwood_core::entry::{
-    Draft, Label, MemberChanged, Outcome, SessionNamed, SessionState, StateChanged, TITLE_CHARS_MAX,
-    TurnEnded,
+    Body, Draft, LOG_VERSION, Label, MemberChanged, Outcome, SessionContext, SessionNamed, SessionState,
+    StateChanged, TITLE_CHARS_MAX, TurnEnded,
 };
 use sapwood_core::port::hook::HookName;
 use sapwood_core::port::store::{
@@ -17,7 +15,8 @@ use sapwood_core::trigger::TRIGGER_PREFIX;
 use sapwood_core::{EntryId, Principal, Right, Scope, Seq, SessionId};
 use serde_json::json;
 
-use crate::configuration::{check_variables, settings_of};
+use crate::config_changes::{ForkChanges, check_context};
+use crate::configuration::{check_variables, configured_body, format_2_bodies};
 use crate::flow::RUN_PREFIX;
 use crate::hook::EventLocation;
 use crate::log::{edit, note};
@@ -57,8 +56,9 @@ pub struct StartOptions {
     pub agent: Agent,
     /// Restrictions of the agent's rights in this session.
     pub narrowing: Narrowing,
-    /// Plain text for the model, never secrets: values that look like a key are refused.
-    pub variables: BTreeMap<String, String>,
+    /// The context of the session. Its working directory is that of `open`. Variables are plain text for the model,
+    /// never secrets: values that look like a key are refused.
+    pub context: SessionContext,
 }
 
 service! {
@@ -137,8 +137,20 @@ impl Sessions<'_> {
         at: ForkAt,
         options: OpenOptions,
     ) -> Result<SessionId> {
+        self.fork_with(scope, source, at, options, ForkChanges::default()).await
+    }
+
+    /// Like [`Sessions::fork`], with a narrower configuration or another directory.
+    pub async fn fork_with(
+        self,
+        scope: &Scope,
+        source: &SessionId,
+        at: ForkAt,
+        options: OpenOptions,
+        changes: ForkChanges,
+    ) -> Result<SessionId> {
         self.check_id(scope, options.id.as_ref()).await?;
-        self.fork_any(scope, source, at, options).await
+        self.fork_any(scope, source, at, options, changes).await
     }
 
     /// Like [`Sessions::fork`], but also accepts reserved ids.
@@ -148,6 +160,7 @@ impl Sessions<'_> {
         source: &SessionId,
         at: ForkAt,
         options: OpenOptions,
+        changes: ForkChanges,
     ) -> Result<SessionId> {
         let now = self.engine.clock.now();
         let id = options.id.unwrap_or_else(|| SessionId::mint(now, self.engine.clock.random()));
@@ -166,8 +179,8 @@ impl Sessions<'_> {
         let new =
             NewSession { title, agent: options.agent, cwd: options.cwd, ..NewSession::new(id.clone(), now) };
         let mut drafts = self.shared_labels(scope, source, now).await?;
-        let kept = self.engine.configuration().configuration_beyond(scope, &summary, at).await?;
-        drafts.splice(..0, kept.map(|changed| Draft::new(now, changed)));
+        let config = self.engine.configuration().for_fork(scope, &summary, at, &changes).await?;
+        drafts.splice(..0, config.into_iter().map(|body| Draft::new(now, body)));
         self.engine.store.fork(scope, Fork { source: source.clone(), at, new, drafts }).await?;
         self.engine.wakeups.wake(&scope.tenant, &id);
         self.engine.hooks().fire(HookName::AfterFork, scope, source, None, || json!({"fork": id})).await;
@@ -318,14 +331,14 @@ impl Sessions<'_> {
         if let Some(mistake) = agent.mistakes().into_iter().next() {
             return Err(mistake.into());
         }
-        check_variables(&agent, &options.variables)?;
         let open = OpenOptions { agent: Some(agent.id.clone()), ..options.open };
-        let cwd = open.cwd.clone();
+        let context = SessionContext { working_dir: open.cwd.clone(), ..options.context };
+        check_variables(&agent, &context.variables)?;
+        check_context(&context)?;
         let (title, id) = (open.title.clone(), open.agent.clone());
         let (session, created) = self.create(scope, open).await?;
         if created == Created::New || self.is_unfinished(scope, &session, &agent).await? {
-            let memories = self.engine.memories().memory_prompt(scope, &agent).await;
-            let bodies = settings_of(&agent, cwd, options.variables, memories);
+            let bodies = self.first_bodies(scope, &agent, context).await?;
             let now = self.engine.clock.now();
             let drafts = bodies.into_iter().map(|body| Draft::new(now, body)).collect();
             let expect = Expect::Head(Seq::ZERO);
@@ -345,6 +358,15 @@ impl Sessions<'_> {
             self.note_open(scope, &session).await?;
         }
         Ok((session, created))
+    }
+
+    async fn first_bodies(self, scope: &Scope, agent: &Agent, context: SessionContext) -> Result<Vec<Body>> {
+        let memories = self.engine.memories().memory_prompt(scope, agent).await;
+        if self.engine.store.log_format().await? >= LOG_VERSION {
+            return Ok(vec![configured_body(agent, context, memories).into()]);
+        }
+        let SessionContext { working_dir, variables, .. } = context;
+        Ok(format_2_bodies(agent, working_dir, variables, memories))
     }
 
     /// Whether a process created this session for this agent and died before it wrote the agent.

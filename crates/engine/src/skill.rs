@@ -33,7 +33,7 @@ impl Skills<'_> {
 
     /// The names of a session's active skills.
     pub async fn active(self, scope: &Scope, session: &SessionId) -> Result<Vec<String>> {
-        Ok(self.engine.configuration().settings(scope, session).await?.skills)
+        Ok(self.engine.configuration().settings(scope, session).await?.skills.unwrap_or_default())
     }
 
     /// Replace the list of active skills.
@@ -71,7 +71,8 @@ impl Skills<'_> {
                 async move {
                     // Check access here: the store only checks appends, and an unchanged list appends nothing.
                     check_may_write(scope, &summary)?;
-                    let before = engine.configuration().settings(scope, session).await?.skills;
+                    let settings = engine.configuration().settings(scope, session).await?;
+                    let before = settings.skills.unwrap_or_default();
                     let active = validated(change(before.clone()), &before, listing)?;
                     let is_unchanged = active == before;
                     Ok((!is_unchanged)

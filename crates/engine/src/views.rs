@@ -19,7 +19,7 @@ use serde_json::json;
 
 use crate::hook::EventLocation;
 use crate::log::note;
-use crate::{Result, service};
+use crate::{EngineError, Result, service};
 
 /// Maximum length of a fork chain. A longer chain is cut off, like a cycle.
 const ANCESTRY_MAX: usize = 1_000;
@@ -98,13 +98,24 @@ impl Views<'_> {
 
     /// The context that a model would receive at the leaf, or at another entry.
     pub async fn context(self, scope: &Scope, session: &SessionId, at: Option<Seq>) -> Result<Context> {
-        let slice = self.engine.store.read_path(scope, session, at, Until::ContextStart).await?;
+        let slice = self.engine.configuration().read_path(scope, session, at, Until::ContextStart).await?;
         self.engine.grafts().context_with_grafts(scope, slice).await
     }
 
     /// The entries on the path to the leaf or to another entry, oldest first.
     pub async fn path(self, scope: &Scope, session: &SessionId, at: Option<Seq>) -> Result<Vec<Entry>> {
         Ok(self.engine.store.read_path(scope, session, at, Until::Root).await?.entries)
+    }
+
+    /// The path to the leaf, after the entry that fixed the session's configuration.
+    pub(crate) async fn configured_path(self, scope: &Scope, summary: &Summary) -> Result<Vec<Entry>> {
+        let mut path = self.path(scope, &summary.id, None).await?;
+        if let Some(seq) = summary.config.configured {
+            let record = self.engine.store.read_entry(scope, &summary.id, seq).await?;
+            let unreadable = |source| EngineError::Unreadable { session: summary.id.clone(), source };
+            path.insert(0, record.into_entry().map_err(unreadable)?);
+        }
+        Ok(path)
     }
 
     pub async fn tree(self, scope: &Scope, session: &SessionId) -> Result<Outline> {

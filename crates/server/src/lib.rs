@@ -21,6 +21,7 @@ mod problem;
 mod rate;
 mod request_id;
 mod routes;
+mod session_config;
 mod settings;
 mod share;
 mod slots;

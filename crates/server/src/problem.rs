@@ -134,6 +134,7 @@ pub fn status_of(code: &str) -> StatusCode {
         | "flow.ended"
         | "flow.imported"
         | "agent.mismatch"
+        | "store.format"
         | "session.not_configured"
         | "budget_exceeded" => StatusCode::CONFLICT,
         "address.ambiguous"

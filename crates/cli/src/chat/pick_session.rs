@@ -1,10 +1,8 @@
 //! Selects the session of a chat: a named session, the latest session of this directory, or a new session with a
 //! frozen agent.
 
-use std::collections::BTreeMap;
-
 use sapwood::core::agent::Agent;
-use sapwood::core::entry::{Body, ModelChanged};
+use sapwood::core::entry::{Body, ModelChanged, SessionContext};
 use sapwood::core::port::store::ListFilter;
 use sapwood::engine::edits::InjectOptions;
 use sapwood::engine::sessions::StartOptions;
@@ -30,15 +28,15 @@ pub async fn latest_here(app: &App) -> Result<SessionId> {
 #[derive(Debug, Clone)]
 pub struct SessionTemplate {
     pub agent: Agent,
-    pub variables: BTreeMap<String, String>,
+    pub context: SessionContext,
 }
 
 impl SessionTemplate {
     /// Create the session and freeze the agent into it.
     pub async fn start(self, app: &App) -> Result<SessionId> {
-        let open = OpenOptions { cwd: Some(directory(None)?), ..OpenOptions::default() };
-        let (agent, variables) = (self.agent, self.variables);
-        let options = StartOptions { open, agent, variables, ..StartOptions::default() };
+        let open = OpenOptions { cwd: self.context.working_dir.clone(), ..OpenOptions::default() };
+        let (agent, context) = (self.agent.interactive(), self.context);
+        let options = StartOptions { open, agent, context, ..StartOptions::default() };
         Ok(app.engine.sessions().start(&app.scope, options).await?.0)
     }
 }

@@ -69,8 +69,10 @@ impl ApprovalPrompt {
         self.pending.kind == "question"
     }
 
+    /// The tool that the user may always allow. A commit needs a person's approval each time.
     fn tool(&self) -> Option<&str> {
-        self.pending.call.as_ref().filter(|_| self.pending.kind == "tool").map(|call| call.name.as_str())
+        let call = self.pending.call.as_ref().filter(|_| self.pending.kind == "tool")?;
+        Some(call.name.as_str()).filter(|tool| *tool != "git_commit")
     }
 
     /// The question, and for a tool call its input, at most `QUESTION_LINES_MAX` lines of it.

@@ -7,6 +7,7 @@ use sapwood::core::agent::Agent;
 use sapwood::engine::turn::{OnWait, SendOptions, Sent};
 use sapwood::{Part, SessionId};
 
+use super::new::directory;
 use super::send::{TurnSubscription, deliver};
 use super::session_options::StartArgs;
 use crate::app::App;
@@ -60,10 +61,12 @@ pub async fn run(app: &mut App, args: ChatArgs) -> Result<()> {
     }
     if let (Some(session), true) = (&session, args.start.is_given()) {
         let message =
-            format!("session `{session}` already exists: its variables and permissions cannot be changed");
-        return Err(Failure::usage(message, "omit --var, --tools, --fs-scope and --approvals"));
+            format!("session `{session}` already exists: its context and permissions are set at its start");
+        let hint = "omit these options, or change the context with `sapwood set`";
+        return Err(Failure::usage(message, hint));
     }
-    let template = SessionTemplate { agent: choose_agent(app, &args)?, variables: args.start.variables()? };
+    let context = args.start.context(&directory(None)?)?;
+    let template = SessionTemplate { agent: choose_agent(app, &args)?, context };
     let prompt = read_prompt(args.prompt.as_deref())?;
     if let (Some(session), Some(model)) = (&session, &args.model) {
         pick_session::change_model(app, session, model).await?;

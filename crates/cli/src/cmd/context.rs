@@ -47,6 +47,9 @@ fn print_head(app: &mut App, context: &Context) -> Result<()> {
     if !context.skills.is_empty() {
         writeln!(app.out, "skills: {}", clean(&context.skills.join(", ")))?;
     }
+    if let Some(session) = context.session.as_ref().map(ToString::to_string).filter(|text| !text.is_empty()) {
+        writeln!(app.out, "\n{DIM}context{DIM:#}\n{}", clean(&session))?;
+    }
     if let Some(system) = &context.system {
         writeln!(app.out, "\n{DIM}system{DIM:#}\n{}", clean(system))?;
     }

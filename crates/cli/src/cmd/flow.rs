@@ -16,7 +16,7 @@ use sapwood::flow::{RoleFiles, load_flow_with};
 use sapwood::{Seq, SessionId};
 use serde_json::json;
 
-use super::session_options::variables_of;
+use super::session_options::pair_of;
 use crate::app::App;
 use crate::chat::outcome::approval_instructions;
 use crate::failure::{Failure, Result};
@@ -170,7 +170,7 @@ fn load(app: &App, file: &std::path::Path, variables: &[String]) -> Result<Flow>
     let agents = app.paths.agents();
     let find_agent = |name: &str| agents.choose(Some(name), &app.paths.config).ok();
     let failed = |error: sapwood::flow::FlowFileError| Failure::new(error.code(), error.to_string());
-    let variables = variables_of(variables)?;
+    let variables = variables.iter().map(|given| pair_of(given)).collect::<Result<_>>()?;
     let mut flow = load_flow_with(file, variables, find_agent).map_err(failed)?;
     // Agents without a model use the configured model, as in other commands.
     let model = app.default_model();

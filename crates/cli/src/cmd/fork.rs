@@ -1,11 +1,15 @@
 //! `sapwood fork` and `sapwood ancestry`: sessions that share the beginning of another session.
 
 use std::io::Write;
+use std::path::PathBuf;
 
 use clap::Args;
+use sapwood::engine::config_changes::ForkChanges;
 use sapwood::{ForkAt, OpenOptions};
 use serde_json::json;
 
+use super::new::existing_directory;
+use super::session_options::{NarrowArgs, git_ref_of};
 use crate::app::App;
 use crate::failure::{Failure, Result};
 use crate::number_arg::count;
@@ -16,7 +20,8 @@ use crate::number_arg::count;
 Examples:
   sapwood fork @last
   sapwood fork @last --at 12 --id experiment
-  sapwood fork @last --keep-first 4 --title \"Second attempt\"")]
+  sapwood fork @last --keep-first 4 --title \"Second attempt\"
+  sapwood fork @last --cwd ../other-checkout --tools read_file,list_directory")]
 pub struct ForkArgs {
     /// Session id, unique prefix, or @last
     session: String,
@@ -32,6 +37,11 @@ pub struct ForkArgs {
     /// Title of the new session
     #[arg(long, allow_hyphen_values = true)]
     title: Option<String>,
+    /// Working directory of the fork; default: the source's
+    #[arg(long, value_name = "DIR")]
+    cwd: Option<PathBuf>,
+    #[command(flatten)]
+    narrow: NarrowArgs,
 }
 
 pub async fn run(app: &mut App, args: ForkArgs) -> Result<()> {
@@ -44,8 +54,11 @@ pub async fn run(app: &mut App, args: ForkArgs) -> Result<()> {
         (None, Some(count)) => ForkAt::KeepFirst(count),
         (None, None) => ForkAt::Leaf,
     };
-    let options = OpenOptions { id, title: args.title, ..OpenOptions::default() };
-    let id = app.engine.sessions().fork(&app.scope, &source, at, options).await?;
+    let cwd = args.cwd.map(|dir| existing_directory(Some(dir))).transpose()?;
+    let git_ref = cwd.as_deref().and_then(git_ref_of);
+    let options = OpenOptions { id, title: args.title, cwd: cwd.clone(), ..OpenOptions::default() };
+    let changes = ForkChanges { narrowing: args.narrow.narrowing(), cwd, git_ref };
+    let id = app.engine.sessions().fork_with(&app.scope, &source, at, options, changes).await?;
     if app.out.is_json() {
         return app.out.json(&json!({ "id": id }));
     }

@@ -39,6 +39,7 @@ pub mod search;
 pub mod send;
 pub mod serve;
 pub mod session_options;
+pub mod set;
 pub mod share;
 pub mod show;
 pub mod skill;

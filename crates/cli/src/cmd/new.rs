@@ -1,11 +1,10 @@
 //! `sapwood new`: creates a session and prints its id.
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use sapwood::OpenOptions;
-use sapwood::core::agent::Agent;
 use sapwood::engine::sessions::StartOptions;
 use serde_json::json;
 
@@ -28,7 +27,7 @@ pub struct NewArgs {
     /// Session title
     #[arg(long, allow_hyphen_values = true)]
     title: Option<String>,
-    /// Agent of the session; its current definition, if there is an agent file, is stored in the session
+    /// Agent of the session; its current definition is stored in the session
     #[arg(long)]
     agent: Option<String>,
     /// Working directory of the session; default: the current directory
@@ -40,19 +39,17 @@ pub struct NewArgs {
 
 pub async fn run(app: &mut App, args: NewArgs) -> Result<()> {
     let id = args.id.map(|id| id.parse()).transpose().map_err(sapwood::Error::from)?;
-    let cwd = Some(directory(args.cwd)?);
-    let open = OpenOptions { id, title: args.title, agent: args.agent.clone(), cwd };
-    let (id, _) = match frozen_agent(app, args.agent.as_deref())? {
-        Some(agent) => {
-            let (agent, variables) = (args.start.narrow(agent)?, args.start.variables()?);
-            let options = StartOptions { open, agent, variables, ..StartOptions::default() };
-            app.engine.sessions().start(&app.scope, options).await?
-        }
-        None if args.start.is_given() => {
-            let hint = "choose one with --agent; run `sapwood agent ls` to list agents";
-            return Err(Failure::usage("--var, --tools, --fs-scope and --approvals require an agent", hint));
-        }
-        None => app.engine.sessions().open(&app.scope, open).await?,
+    let cwd = existing_directory(args.cwd)?;
+    let open = OpenOptions { id, title: args.title, agent: None, cwd: Some(cwd.clone()) };
+    // Without an agent, the session is configured by its first turn, so that it can also be used as a plain store.
+    let needs_agent = args.agent.is_some() || app.paths.config.agent.is_some() || args.start.is_given();
+    let (id, _) = if needs_agent {
+        let agent = app.paths.agents().choose(args.agent.as_deref(), &app.paths.config)?;
+        let (agent, context) = (args.start.narrow(agent)?, args.start.context(&cwd)?);
+        let options = StartOptions { open, agent, context, ..StartOptions::default() };
+        app.engine.sessions().start(&app.scope, options).await?
+    } else {
+        app.engine.sessions().open(&app.scope, open).await?
     };
     if app.out.is_json() {
         return app.out.json(&json!({ "id": id }));
@@ -60,13 +57,14 @@ pub async fn run(app: &mut App, args: NewArgs) -> Result<()> {
     Ok(writeln!(app.out, "{id}")?)
 }
 
-/// Returns the agent with this name if an agent file defines it. Otherwise the session stores only the name.
-fn frozen_agent(app: &App, name: Option<&str>) -> Result<Option<Agent>> {
-    let Some(name) = name else { return Ok(None) };
-    match app.paths.agents().choose(Some(name), &app.paths.config) {
-        Err(failure) if failure.code == "agent.not_found" => Ok(None),
-        agent => agent.map(Some),
+/// Like [`directory`], but the directory must exist.
+pub fn existing_directory(given: Option<PathBuf>) -> Result<String> {
+    let dir = directory(given)?;
+    if !Path::new(&dir).is_dir() {
+        let hint = "create it, or choose another directory with --cwd";
+        return Err(Failure::new("file.not_found", format!("there is no directory {dir}")).with_hint(hint));
     }
+    Ok(dir)
 }
 
 /// Returns the absolute path, as stored in sessions, so that it does not depend on the current directory.

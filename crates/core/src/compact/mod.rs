@@ -196,6 +196,7 @@ fn context_without_messages(context: &Context) -> Context {
         model: context.model.clone(),
         thinking: context.thinking.clone(),
         skills: context.skills.clone(),
+        session: context.session.clone(),
         messages: Vec::new(),
         tokens: context.tokens,
         compaction: None,

@@ -122,9 +122,35 @@ impl fmt::Display for SessionContext {
     }
 }
 
+impl SessionContext {
+    /// The part of the context that the model needs at the start, for the system prompt. The directory alone is not worth
+    /// a block: tools resolve paths against it.
+    pub fn prompt_block(&self) -> Option<String> {
+        if self.active_file.is_none() && self.selection.is_none() && self.git_ref.is_none() {
+            return None;
+        }
+        let shown = Self { variables: BTreeMap::new(), ..self.clone() };
+        Some(format!("Context of this session:\n{shown}"))
+    }
+}
+
 impl fmt::Display for Selection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}-{}", self.file, self.start_line, self.end_line)
+    }
+}
+
+impl LimitsChanged {
+    /// Whether nothing was changed.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Apply a later change.
+    pub fn merge(&mut self, later: &Self) {
+        self.turns_max = later.turns_max.or(self.turns_max);
+        self.token_budget = later.token_budget.or(self.token_budget);
+        self.budget_nano_usd = later.budget_nano_usd.or(self.budget_nano_usd);
     }
 }
 

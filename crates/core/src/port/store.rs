@@ -19,6 +19,7 @@ pub use crate::port::page::{PAGE_BYTES, PAGE_ROWS_MAX, Page, bytes_of_page, is_f
 pub use crate::port::store_error::{Result, StoreError};
 use crate::project::summary::Summary;
 use crate::scope::{Principal, Scope};
+use crate::session_config::{ConfigEntries, SessionConfig};
 use crate::settings::Settings;
 use crate::tree::Head;
 
@@ -152,6 +153,10 @@ pub struct PathSlice {
     pub ended_turns: Vec<(TurnId, Outcome)>,
     /// The session's turn that has not ended: it runs, waits for a person, or was interrupted.
     pub open_turn: Option<TurnId>,
+    /// The entries with the session's configuration.
+    pub config_entries: ConfigEntries,
+    /// The session's configuration. Stores leave it out; the engine reads it before it builds a context.
+    pub config: Option<Box<SessionConfig>>,
 }
 
 /// Whether a list starts with the newest or the oldest.

@@ -10,7 +10,9 @@ use serde::ser::SerializeStruct;
 use serde::{Serialize, Serializer};
 
 use crate::content::{Part, joined_text};
-use crate::entry::{Body, Compaction, Entry, Graft, GraftWhat, Kind, Meta, Outcome, Stop, ToolResult, Usage};
+use crate::entry::{
+    Body, Compaction, Entry, Graft, GraftWhat, Kind, Meta, Outcome, SessionContext, Stop, ToolResult, Usage,
+};
 use crate::id::{EntryId, Seq, TurnId};
 use crate::port::store::PathSlice;
 use crate::settings::Settings;
@@ -103,6 +105,9 @@ pub struct Context {
     pub thinking: String,
     /// The names of the active skills.
     pub skills: Vec<String>,
+    /// The session's context: directory, active file, selection, git ref, variables.
+    #[serde(rename = "context", skip_serializing_if = "Option::is_none")]
+    pub session: Option<SessionContext>,
     /// The messages, oldest first.
     pub messages: Vec<Message>,
     /// Estimated number of tokens.
@@ -170,9 +175,13 @@ pub fn build_context(slice: PathSlice, open_turn: OpenTurn) -> Context {
     if let Some(latest_compaction) = &start.compaction {
         shorten_results(&mut shown, &latest_compaction.body);
     }
+    let session = slice.config.map(|config| {
+        config.apply_to(&mut settings);
+        config.context
+    });
     let mut messages = close_pairs(shown);
     name_results(&mut messages);
-    context_of(settings, messages, start.compaction, reported)
+    Context { session, ..context_of(settings, messages, start.compaction, reported) }
 }
 
 /// Replace kept results with the shortened texts stored in the compaction.
@@ -215,7 +224,8 @@ fn context_of(
         thinking: settings.thinking_level().to_owned(),
         system,
         model: settings.model,
-        skills: settings.skills,
+        skills: settings.skills.unwrap_or_default(),
+        session: None,
         messages,
     }
 }

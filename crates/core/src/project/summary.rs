@@ -10,6 +10,7 @@ use crate::id::{EntryId, SessionId, TimestampMs, TurnId};
 use crate::port::new_session::NewSession;
 pub use crate::port::new_session::{Lineage, Origin};
 use crate::scope::{Members, Principal};
+use crate::session_config::ConfigEntries;
 use crate::tree::{Head, Links, Placed, Tip};
 
 /// Maximum length of a preview, in characters.
@@ -62,6 +63,9 @@ pub struct Summary {
     /// The turn that has not ended: it runs, waits for a person, or was interrupted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub open_turn: Option<TurnId>,
+    /// The entries with the session's configuration.
+    #[serde(default, skip_serializing_if = "ConfigEntries::is_empty")]
+    pub config: ConfigEntries,
     /// The principals that the session is shared with, and their roles. The owner is not included.
     #[serde(default, skip_serializing_if = "Members::is_empty")]
     pub members: Members,
@@ -105,6 +109,7 @@ impl Summary {
             spend: Spend::default(),
             turns: 0,
             open_turn: None,
+            config: ConfigEntries::default(),
             members: Members::new(),
             parent: new.parent.clone(),
             inherited: 0,
@@ -152,6 +157,7 @@ impl Summary {
             spend: Spend::default(),
             turns: 0,
             open_turn: None,
+            config: ConfigEntries::default(),
             members: Members::new(),
             ..self.clone()
         }
@@ -179,12 +185,13 @@ impl Summary {
             Body::Compaction(_) => self.compactions += 1,
             Body::SessionNamed(named) => self.title = Some(named.title.clone()),
             Body::StateChanged(changed) => self.state = changed.state,
-            Body::TurnStarted(_) => {
+            // Imported turns are history: they do not count, and no process will end them.
+            Body::TurnStarted(_) if self.is_own(meta.seq) => {
                 self.turns += 1;
-                // An imported turn is history: no process will end it.
-                if self.is_own(meta.seq) {
-                    self.open_turn = meta.turn;
-                }
+                self.open_turn = meta.turn;
+            }
+            Body::Configured(_) | Body::ContextSet(_) | Body::LimitsChanged(_) if self.is_own(meta.seq) => {
+                self.apply_config(entry);
             }
             Body::TurnEnded(_) if self.open_turn == meta.turn => self.open_turn = None,
             Body::MemberChanged(changed) if !changed.elsewhere => {
@@ -194,6 +201,26 @@ impl Summary {
                 };
             }
             _ => {}
+        }
+    }
+
+    /// Fold in an own entry of the configuration. The first `configured` entry applies.
+    fn apply_config(&mut self, entry: &Entry) {
+        let seq = entry.meta.seq;
+        let context = match &entry.body {
+            Body::Configured(configured) if self.config.configured.is_none() => {
+                self.config.configured = Some(seq);
+                &configured.context
+            }
+            Body::ContextSet(set) => {
+                self.config.context = Some(seq);
+                &set.context
+            }
+            Body::LimitsChanged(limits) => return self.config.limits.merge(limits),
+            _ => return,
+        };
+        if context.working_dir.is_some() {
+            self.cwd.clone_from(&context.working_dir);
         }
     }
 

@@ -146,7 +146,9 @@ impl Machine {
     /// Open the next round with a model call, unless the turn has reached its round limit.
     pub(super) fn open_round(&mut self, step: &mut TurnStep) {
         if self.state.round >= self.rules.limits.rounds_max {
-            return self.end(step, Outcome::Limited, Some("round_limit"));
+            let limit = self.rules.limits.rounds_max;
+            self.last_error = Some(format!("the turn has reached its limit of {limit} rounds"));
+            return self.end(step, Outcome::Limited, Some("turn_limit"));
         }
         for (input, parts) in std::mem::take(&mut self.steered) {
             self.add(step, InputTaken { input });

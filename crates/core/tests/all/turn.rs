@@ -227,7 +227,7 @@ fn a_turn_stops_at_the_round_limit() {
     }
     machine.advance(answered("", &[("1", "look")]));
     machine.advance(done("1"));
-    assert_eq!(outcome(&machine), (Outcome::Limited, Some("round_limit")));
+    assert_eq!(outcome(&machine), (Outcome::Limited, Some("turn_limit")));
 }
 
 #[test]

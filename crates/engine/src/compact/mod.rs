@@ -98,7 +98,8 @@ impl Compactions<'_> {
         let meter = how.summariser.take().map(|summariser| Arc::new(MeteredSummariser::new(summariser)));
         how.summariser = meter.clone().map(|meter| meter as Arc<dyn Summariser>);
         for _ in 0..PLANS_MAX {
-            let slice = self.engine.store.read_path(scope, session, None, Until::ContextStart).await?;
+            let slice =
+                self.engine.configuration().read_path(scope, session, None, Until::ContextStart).await?;
             let base = PlanBase::at(self.engine, scope, slice).await?;
             let counter = self.engine.tokens.counter(base.context.model.as_deref());
             let tokens = context_tokens(&base.context, &counter);
@@ -168,7 +169,8 @@ impl Compactions<'_> {
                 Err(EngineError::Store(StoreError::Conflict { .. })) => {}
                 Err(error) => return Err(error),
             }
-            let later = self.engine.store.read_path(scope, session, None, Until::ContextStart).await?;
+            let later =
+                self.engine.configuration().read_path(scope, session, None, Until::ContextStart).await?;
             if !base.is_valid_for(&later) {
                 return Ok(None);
             }
@@ -397,7 +399,7 @@ impl Compactions<'_> {
     /// Move the leaf to just before a compaction: the latest compaction on the path, or the compaction at `at`.
     /// This restores the earlier context. Messages after the compaction stay in the log, on a separate branch.
     pub async fn uncompact(self, scope: &Scope, session: &SessionId, at: Option<Seq>) -> Result<Uncompacted> {
-        let slice = self.engine.store.read_path(scope, session, None, Until::ContextStart).await?;
+        let slice = self.engine.configuration().read_path(scope, session, None, Until::ContextStart).await?;
         let none = || EngineError::NotCompacted { session: session.clone() };
         let meta = match at {
             Some(seq) => self.engine.store.read_entry(scope, session, seq).await?.meta,

@@ -104,7 +104,7 @@ impl Flows<'_> {
         summary: &Summary,
         instance: Option<&str>,
     ) -> Result<String> {
-        let slice = self.engine.store.read_path(scope, &summary.id, None, Until::Root).await?;
+        let slice = self.engine.configuration().read_path(scope, &summary.id, None, Until::Root).await?;
         let facts = self.role_facts(scope, summary, &slice, instance).await?;
         Ok(format!("{:#}\n", transcript(&slice.entries, &facts)))
     }
@@ -151,7 +151,8 @@ impl Flows<'_> {
             context_tokens = Some(self.engine.views().context(scope, &summary.id, None).await?.tokens);
         }
         let archives = state.map(|state| state.archives).unwrap_or_default();
-        Ok(RoleFacts { role, logical_id, is_active, nodes, archives, context_tokens })
+        let configured_system = slice.config.as_ref().map(|config| config.system.clone().unwrap_or_default());
+        Ok(RoleFacts { role, logical_id, is_active, nodes, archives, context_tokens, configured_system })
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use sapwood_core::content::BlobRef;
 use sapwood_core::entry::{
-    ArtifactPut, ArtifactUse, Body, Draft, Origin, SystemNote, TITLE_CHARS_MAX, UserMessage, fit_title,
+    ArtifactPut, ArtifactUse, Draft, Origin, SystemNote, TITLE_CHARS_MAX, UserMessage, fit_title,
 };
 use sapwood_core::flow::event::ARTIFACT_TEXT_BYTES_MAX;
 use sapwood_core::flow::graph::Node;
@@ -21,7 +21,7 @@ use sapwood_core::flow::{
 use sapwood_core::port::store::{Append, StoreError};
 use sapwood_core::{Agent, Part, Scope, SessionId};
 
-use crate::configuration::settings_of;
+use crate::config_changes::ForkChanges;
 use crate::flow::ROLE_SEPARATOR;
 use crate::lease::Hold;
 use crate::sessions::{ForkAt, OpenOptions};
@@ -173,7 +173,12 @@ impl Visitor {
         };
         // A fork has the agent and the directory of its source.
         let options = OpenOptions { id, title, ..OpenOptions::default() };
-        match self.engine.sessions().fork_any(&self.scope, &source, ForkAt::Leaf, options).await {
+        match self
+            .engine
+            .sessions()
+            .fork_any(&self.scope, &source, ForkAt::Leaf, options, ForkChanges::default())
+            .await
+        {
             // Created by another process, or by this one before a crash.
             Err(EngineError::Store(StoreError::Exists { .. })) => Ok(()),
             forked => forked.map(drop),
@@ -232,13 +237,8 @@ impl Visitor {
         let (agent, prompt) = self.role_agent(node, turns_before)?;
         let run: SessionId = self.state.run.parse()?;
         self.engine.configuration().share_models(&self.scope, &run, session, &agent).await?;
-        let variables = self.state.flow.variables.clone();
-        let mut bodies = settings_of(&agent, self.state.cwd.clone(), variables, None);
-        for body in &mut bodies {
-            if let Body::ContextChanged(changed) = body {
-                changed.system = Some(prompt.clone());
-            }
-        }
+        let (cwd, variables) = (self.state.cwd.clone(), self.state.flow.variables.clone());
+        let bodies = self.engine.configuration().role_bodies(&agent, prompt, cwd, variables).await?;
         let now = self.engine.clock.now();
         let drafts = bodies.into_iter().map(|body| Draft::new(now, body)).collect();
         let mut append = Append::new(session.clone(), now, drafts);

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use sapwood_core::TimestampMs;
 use sapwood_core::agent::Agent;
-use sapwood_core::entry::{Body, ContextChanged};
+use sapwood_core::content::Json;
+use sapwood_core::entry::{Body, Configured, ContextChanged, ContextSet};
 use sapwood_core::port::tool::FsScope;
 use tokio::sync::Semaphore;
 
@@ -39,14 +40,30 @@ impl SettingsFilter {
     }
 
     pub(super) fn restrict(self, body: &mut Body) {
-        let Body::ContextChanged(ContextChanged { cwd, agent, .. }) = body else { return };
-        self.restrict_cwd(cwd);
-        agent.take_if(|agent| match self {
+        match body {
+            Body::ContextChanged(ContextChanged { cwd, agent, .. }) => {
+                self.restrict_cwd(cwd);
+                agent.take_if(|agent| self.removes(agent));
+            }
+            Body::Configured(Configured { agent, context, .. }) => {
+                self.restrict_cwd(&mut context.working_dir);
+                if self.removes(agent) {
+                    *agent = Json::from_value(&serde_json::json!({}));
+                }
+            }
+            Body::ContextSet(ContextSet { context }) => self.restrict_cwd(&mut context.working_dir),
+            _ => {}
+        }
+    }
+
+    fn removes(self, agent: &Json) -> bool {
+        match self {
             SettingsFilter::KeepAll => false,
-            SettingsFilter::WithoutFullAccess => serde_json::from_str::<Agent>(agent.get())
-                .map_or(true, |agent| agent.fs_scope == FsScope::Full),
+            SettingsFilter::WithoutFullAccess => {
+                Agent::from_frozen(agent).map_or(true, |agent| agent.fs_scope == FsScope::Full)
+            }
             SettingsFilter::RemoveAll => true,
-        });
+        }
     }
 }
 

@@ -38,8 +38,11 @@ impl TurnContext {
         if let Some(refused) = self.ask_before_turn().await? {
             return Ok(refused);
         }
-        let slice =
-            self.engine.store.read_path(&self.scope, &self.session, None, Until::ContextStart).await?;
+        let slice = self
+            .engine
+            .configuration()
+            .read_path(&self.scope, &self.session, None, Until::ContextStart)
+            .await?;
         let leaf = slice.entries.last().map(|entry| entry.meta.id);
         let context = self.engine.grafts().context_with_grafts(&self.scope, slice).await?;
         if let Some(over) = self.check_budget(&context).await? {
@@ -61,7 +64,7 @@ impl TurnContext {
         if self.with_progress(|progress| progress.is_budget_waived) {
             return Ok(None);
         }
-        let spent = self.engine.store.summary(&self.scope, &self.session).await?.spend.total().cost_nano_usd;
+        let spent = self.spent_nano_usd(&self.engine.store.summary(&self.scope, &self.session).await?);
         let worst = self.worst_cost_nano_usd(context);
         let cap = budget.cap_nano_usd();
         if spent.saturating_add(worst) <= cap {

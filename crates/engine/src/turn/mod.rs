@@ -24,6 +24,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use sapwood_core::agent::{Agent, ChainLink};
+use sapwood_core::entry::ConfigSource;
 use sapwood_core::flow::Assignment;
 use sapwood_core::port::model::{Reply, Signature, Thinking};
 use sapwood_core::port::skill::SkillCard;
@@ -62,6 +63,10 @@ pub(crate) struct TurnContext {
     /// Entries that apply the session's configuration on the path, and the notice for the caller.
     changes: Vec<Body>,
     notice: Option<String>,
+    /// What a fork's ancestors already used of its limits.
+    inherited: Option<ConfigSource>,
+    /// Maximum number of tokens in the context, if the owner has set one.
+    token_budget: Option<u64>,
     progress: Mutex<TurnProgress>,
 }
 

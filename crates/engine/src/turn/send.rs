@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 
-use sapwood_core::entry::{Body, CustomInfo, Queue, TurnEnded, UserMessage};
+use sapwood_core::entry::{Body, CustomInfo, Draft, Outcome, Queue, TurnEnded, TurnStarted, UserMessage};
 use sapwood_core::flow::Assignment;
 use sapwood_core::flow::visit::FLOW_CHANNEL;
-use sapwood_core::port::store::{AuditNote, StoreError};
+use sapwood_core::port::store::{Append, AuditNote, StoreError};
 use sapwood_core::project::summary::Summary;
 use sapwood_core::turn::{Input, Machine, Terms, TurnStep, continuation};
 use sapwood_core::{Entry, EntryId, Kind, Part, Scope, Seq, SessionId, TurnId};
@@ -17,7 +17,7 @@ use tracing::Instrument;
 use super::TurnContext;
 use super::control::PendingApproval;
 use super::run::{Author, OnWait, run_turn};
-use super::turn_context::{TurnParameters, check_limits};
+use super::turn_context::TurnParameters;
 use crate::backends::Backends;
 use crate::inbox::Inbox;
 use crate::lease::Hold;
@@ -239,7 +239,10 @@ impl Turns<'_> {
         let parameters = TurnParameters { fence: hold.fence, turn, terms: &terms, assignment };
         let context =
             TurnContext::build(self.engine, scope, &summary, self.engine.backends()?, parameters).await?;
-        check_limits(&summary, &context.agent)?;
+        if let Err(error) = context.check_limits(&summary) {
+            self.record_refused_turn(scope, &summary, &context, &error).await?;
+            return Err(error);
+        }
         opening.user_parts().into_iter().for_each(|parts| context.set_initial_input(parts));
         let bodies = context.changes.iter().cloned().chain(opening.into_bodies()).collect();
         let (machine, step) = Machine::begin_with(context.rules(), bodies, None);
@@ -252,6 +255,26 @@ impl Turns<'_> {
             FirstEntries { author: Author::Caller, audit },
         )
         .await
+    }
+
+    /// Record a turn that a limit refused, so that followers see it. No model is called, and the input is not stored:
+    /// its sender gets the error.
+    async fn record_refused_turn(
+        self,
+        scope: &Scope,
+        summary: &Summary,
+        context: &TurnContext,
+        error: &EngineError,
+    ) -> Result<()> {
+        let (turn, now) = (context.turn, self.engine.clock.now());
+        let started = TurnStarted { trace_id: Some(context.trace_id.clone()) };
+        let (code, message) = (Some(error.code().to_owned()), Some(error.to_string()));
+        let ended = TurnEnded { outcome: Outcome::Limited, code, message, usage: None, cost_nano_usd: None };
+        let drafts = [Body::from(started), ended.into()].map(|body| Draft::new(now, body).in_turn(turn));
+        let fence = Some(context.fence);
+        let append = Append { fence, ..Append::new(summary.id.clone(), now, drafts.to_vec()) };
+        self.engine.log().append(scope, append).await?;
+        Ok(())
     }
 
     /// Resume a turn whose process died or stopped, or start a turn from queued input. Returns `None` if there is
@@ -406,7 +429,7 @@ impl Turns<'_> {
         let turn = TurnId::mint(self.engine.clock.now(), self.engine.clock.random());
         let parameters = TurnParameters { fence, turn, terms: &Terms::default(), assignment: None };
         let context = TurnContext::build(self.engine, scope, summary, backends, parameters).await?;
-        check_limits(summary, &context.agent)?;
+        context.check_limits(summary)?;
         context.set_initial_input(&queued.parts);
         let message = UserMessage { parts: queued.parts, origin: None };
         let bodies = context.changes.iter().cloned().chain([message.into()]).collect();

@@ -15,7 +15,7 @@ use super::builtin_tools::{BUILTIN_TOOLS, READ_OUTPUT, builtin_specs, skill_spec
 use super::handoff::handoff_spec;
 use super::{TurnContext, TurnProgress};
 use crate::backends::Backends;
-use crate::configuration::{ATTEMPTS_DEFAULT, Configured, agent_of, chain_of};
+use crate::configuration::{ATTEMPTS_DEFAULT, ResolvedConfig, chain_of};
 use crate::spans::turn_span;
 use crate::{Engine, EngineError, Result};
 
@@ -40,17 +40,17 @@ impl TurnContext {
         let TurnParameters { fence, turn, terms, assignment } = parameters;
         let session = summary.id.clone();
         let mut configured = engine.configuration().resolve(scope, summary).await?;
-        let mut agent = agent_of(&configured.settings)?;
+        let mut agent = configured.agent.clone();
         assignment.iter().for_each(|visit| narrow_for_visit(&mut agent, visit));
         let visit_tools = assignment.as_ref().map(|visit| visit.tools.clone()).unwrap_or_default();
         let mut chain = chain_of(&configured.settings, &agent, &backends);
         apply_terms(terms, &mut agent, &mut chain);
         configured.name_model(terms.model.as_deref());
         engine.configuration().check_chain(scope, &session, &backends, &configured, &chain).await?;
-        let Configured { settings, changes, notice, .. } = configured;
+        let ResolvedConfig { settings, changes, notice, inherited, token_budget, .. } = configured;
         let grant = grant_of(scope, &session, &settings, &agent);
         let toolbox = backends.tools.open(&grant).await?;
-        let skills = engine.skills().cards_of(&session, &settings.skills).await;
+        let skills = engine.skills().cards_of(&session, settings.skills.as_deref().unwrap_or_default()).await;
         let mut specs = toolbox.specs().to_vec();
         if !agent.tools.is_empty() || !agent.mcp_servers.is_empty() || !skills.is_empty() {
             specs.extend(builtin_specs(&agent));
@@ -84,6 +84,8 @@ impl TurnContext {
             assignment,
             changes,
             notice,
+            inherited,
+            token_budget,
             progress,
         }))
     }
@@ -150,17 +152,28 @@ fn grant_of(scope: &Scope, session: &SessionId, settings: &Settings, agent: &Age
     }
 }
 
-/// Refuse a new turn if the turn limit is reached or the budget is used up.
-pub(super) fn check_limits(summary: &Summary, agent: &Agent) -> Result<()> {
-    if summary.turns >= agent.limits.turns() {
-        return Err(EngineError::TurnLimit { session: summary.id.clone(), limit: agent.limits.turns() });
+impl TurnContext {
+    /// Check the limits before anything is written. A fork also counts what its ancestors used.
+    pub(super) fn check_limits(&self, summary: &Summary) -> Result<()> {
+        let inherited = self.inherited.as_ref();
+        let turns = inherited.map_or(0, |source| source.turns).saturating_add(summary.turns);
+        if turns >= self.agent.limits.turns() {
+            let limit = self.agent.limits.turns();
+            return Err(EngineError::TurnLimit { session: summary.id.clone(), limit });
+        }
+        let Some(budget) = self.agent.budget.filter(|budget| budget.on_exceed == OnExceed::Fail) else {
+            return Ok(());
+        };
+        let spent = self.spent_nano_usd(summary);
+        if spent >= budget.cap_nano_usd() && budget.cap_nano_usd() > 0 {
+            return Err(EngineError::OverBudget { session: summary.id.clone(), cap_usd: budget.cap_usd });
+        }
+        Ok(())
     }
-    let Some(budget) = agent.budget.filter(|budget| budget.on_exceed == OnExceed::Fail) else {
-        return Ok(());
-    };
-    let spent = summary.spend.total().cost_nano_usd;
-    if spent >= budget.cap_nano_usd() && budget.cap_nano_usd() > 0 {
-        return Err(EngineError::OverBudget { session: summary.id.clone(), cap_usd: budget.cap_usd });
+
+    /// What the session and its ancestors have spent.
+    pub(super) fn spent_nano_usd(&self, summary: &Summary) -> u64 {
+        let inherited = self.inherited.as_ref().map_or(0, |source| source.cost_nano_usd);
+        inherited.saturating_add(summary.spend.total().cost_nano_usd)
     }
-    Ok(())
 }

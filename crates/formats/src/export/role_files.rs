@@ -29,6 +29,9 @@ pub struct RoleFacts {
     pub archives: Vec<ArchiveName>,
     /// The tokens of the context in the most recent completed turn.
     pub context_tokens: Option<u64>,
+    /// The rendered system prompt of the session's configuration. `None` if the session has no configuration: the
+    /// prompt is then that of the path.
+    pub configured_system: Option<String>,
 }
 
 /// A node that a role entered. Its messages begin after `after`.
@@ -89,7 +92,8 @@ pub fn transcript(path: &[Entry], facts: &RoleFacts) -> Value {
     if !archives.is_empty() {
         document["compactionArchives"] = Value::Array(archives);
     }
-    if let Some(system) = settings.system_prompt() {
+    let system = facts.configured_system.clone().or_else(|| settings.system_prompt());
+    if let Some(system) = system {
         document["systemPrompt"] = json!(system);
     }
     document

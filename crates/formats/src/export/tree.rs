@@ -67,9 +67,16 @@ impl<W: Write> Exporter<W> {
 
     fn write_header(&mut self, first: Option<&Body>) -> Result<(), ExportError> {
         let Some(mut header) = self.header.take() else { return Ok(()) };
-        let mut settings = Settings::default();
-        first.into_iter().for_each(|body| settings.apply(body));
-        if let Some(system) = settings.system_prompt().filter(|_| self.dialect == Dialect::Operator) {
+        let system = match first {
+            Some(Body::Configured(configured)) => configured.system.clone(),
+            Some(body) => {
+                let mut settings = Settings::default();
+                settings.apply(body);
+                settings.system_prompt()
+            }
+            None => None,
+        };
+        if let Some(system) = system.filter(|_| self.dialect == Dialect::Operator) {
             header["system_prompt"] = json!(system);
         }
         self.write(&header)

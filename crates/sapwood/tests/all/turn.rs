@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use sapwood::core::agent::{Agent, Budget, ChainLink, Narrowing, OnExceed};
 use sapwood::core::entry::{
-    ApprovalAnswer, ApprovalAnswered, CancelAsked, InputQueued, Outcome, Queue, Stop,
+    ApprovalAnswer, ApprovalAnswered, CancelAsked, InputQueued, Outcome, Queue, SessionContext, Stop,
 };
 use sapwood::core::policy::ApprovalMode;
 use sapwood::core::port::model::{ModelError, ReplyEvent};
@@ -462,7 +462,8 @@ async fn a_session_cannot_exceed_its_agents_rights_or_have_a_key_as_variable() {
     let refused = sapwood.engine().sessions().start(sapwood.scope(), options).await;
     assert_eq!(refused.unwrap_err().code(), "agent.invalid");
     let key = format!("sk-{}", "a1B2c3D4e5F6g7H8".repeat(3));
-    let options = StartOptions { variables: [("token".to_owned(), key)].into(), ..StartOptions::default() };
+    let context = SessionContext { variables: [("token".to_owned(), key)].into(), ..Default::default() };
+    let options = StartOptions { context, ..StartOptions::default() };
     let refused = sapwood.engine().sessions().start(sapwood.scope(), options).await;
     assert_eq!(refused.unwrap_err().code(), "input.invalid");
 }

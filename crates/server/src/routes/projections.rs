@@ -1,6 +1,7 @@
 //! Routes for projections of a session. Each projection is a pure function of the log.
 
 use axum::extract::State as Shared;
+use sapwood::core::entry::SessionContext;
 use sapwood::core::project::context::Message;
 use sapwood::core::project::ledger::LedgerLine;
 use sapwood::core::project::outline::Outline;
@@ -62,6 +63,8 @@ struct CountedContext {
     model: Option<String>,
     thinking: String,
     skills: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    context: Option<SessionContext>,
     messages: Vec<CountedMessage>,
     tokens: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -85,6 +88,7 @@ impl CountedContext {
             model: context.model,
             thinking: context.thinking,
             skills: context.skills,
+            context: context.session,
             messages: messages.map(|(at, message)| CountedMessage { message, tokens: each(at) }).collect(),
             tokens: counted.as_ref().map_or(context.tokens, ContextTokens::total),
             system_tokens: counted.as_ref().map(|counted| counted.system),

@@ -4,7 +4,6 @@ use axum::extract::State as Shared;
 use axum::http::StatusCode;
 use sapwood::core::Right;
 use sapwood::core::TimestampMs;
-use sapwood::core::agent::Narrowing;
 use sapwood::core::entry::{ModelChanged, SessionState, ThinkingChanged};
 use sapwood::core::id::NAME_BYTES_MAX;
 use sapwood::core::port::model::Thinking;
@@ -25,6 +24,7 @@ use crate::auth::Caller;
 use crate::extract::{AuditedPath, Body, OptionalBody, Params, PathParams};
 use crate::json::Json;
 use crate::problem::{Problem, Result};
+use crate::session_config::{change_of, check_directory, context_of, narrowing};
 use crate::state::State;
 use crate::wire;
 
@@ -84,35 +84,25 @@ async fn create_session(
     caller: Caller,
     OptionalBody(new): OptionalBody<wire::NewSession>,
 ) -> Result<(StatusCode, Json<Summary>)> {
-    if new.cwd.is_some() && !caller.is_operator() {
-        return Err(Problem::invalid("cwd names a directory on the server: only an operator may set it"));
-    }
+    let context = context_of(&new);
+    check_directory(&caller, context.working_dir.as_ref())?;
     if new.agent.is_none() && new.needs_agent() {
-        return Err(Problem::invalid("variables, tools, fs_scope and approvals require an agent"));
+        return Err(Problem::invalid("variables, context, tools, fs_scope and approvals require an agent"));
     }
-    let narrowing = Narrowing {
-        tools: new.tools,
-        fs_scope: parse_value("fs_scope", new.fs_scope)?,
-        approvals: parse_value("approvals", new.approvals)?,
-    };
+    let narrowing = narrowing(new.tools, new.fs_scope, new.approvals)?;
     let id = new.id.map(|id| id.parse()).transpose()?;
-    let open = OpenOptions { id, title: new.title, agent: None, cwd: new.cwd };
+    let open = OpenOptions { id, title: new.title, agent: None, cwd: context.working_dir.clone() };
     let (id, created) = match new.agent {
         Some(agent) => {
             let agent = state.agent(&agent)?.clone();
-            let options = StartOptions { open, agent, narrowing, variables: new.variables };
+            let agent = if new.interactive { agent.interactive() } else { agent };
+            let options = StartOptions { open, agent, narrowing, context };
             state.engine.sessions().start(&caller.scope, options).await?
         }
         None => state.engine.sessions().open(&caller.scope, open).await?,
     };
     let status = if created == Created::New { StatusCode::CREATED } else { StatusCode::OK };
     Ok((status, Json(state.engine.directory().summary(&caller.scope, &id).await?)))
-}
-
-/// Parses a value in the notation of agent files.
-fn parse_value<T: serde::de::DeserializeOwned>(key: &str, value: Option<String>) -> Result<Option<T>> {
-    let read = |value: String| serde_json::from_value(serde_json::Value::from(value));
-    value.map(read).transpose().map_err(|error| Problem::invalid(format!("{key}: {error}")))
 }
 
 /// Get a session's summary.
@@ -126,7 +116,7 @@ async fn get_session(
     Ok(Json(state.engine.directory().summary(&caller.scope, &session).await?))
 }
 
-/// Change a session's title, state, model or thinking level.
+/// Change a session's title, state, model, thinking level, context or limits.
 #[utoipa::path(patch, path = "/v1/sessions/{session}", tag = "sessions", params(("session" = String, Path)),
     request_body = wire::SessionPatch, responses((status = 200, body = wire::Session)))]
 async fn patch_session(
@@ -138,11 +128,17 @@ async fn patch_session(
     let (engine, scope) = (&state.engine, &caller.scope);
     let new_state = patch.state.as_deref().map(parse_state).transpose()?;
     check_patch(&patch, new_state)?;
+    let change = change_of(&patch)?;
+    check_directory(&caller, change.as_ref().and_then(|change| change.working_dir.as_ref()))?;
     // Check the right for all changes first, so that no change is applied partially.
-    let right = if new_state.is_some_and(needs_owner) { Right::Own } else { Right::Write };
+    let is_owners = new_state.is_some_and(needs_owner) || change.is_some();
+    let right = if is_owners { Right::Own } else { Right::Write };
     engine.directory().check_right(scope, &session, right).await?;
     if new_state == Some(SessionState::Active) {
         engine.sessions().reopen(scope, &session).await?;
+    }
+    if let Some(change) = &change {
+        engine.configuration().change(scope, &session, change).await?;
     }
     if let Some(title) = &patch.title {
         engine.sessions().rename(scope, &session, title).await?;

@@ -7,6 +7,7 @@ use axum::http::StatusCode;
 use sapwood::core::compact::{CompactOptions, Method};
 use sapwood::core::entry::Trigger;
 use sapwood::engine::compact::Compacting;
+use sapwood::engine::config_changes::ForkChanges;
 use sapwood::{ForkAt, OpenOptions, Seq, SessionId};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -16,6 +17,7 @@ use crate::auth::Caller;
 use crate::extract::{Body, OptionalBody, PathParams};
 use crate::json::Json;
 use crate::problem::{Problem, Result};
+use crate::session_config::{check_directory, narrowing};
 use crate::state::State;
 use crate::wire;
 
@@ -62,8 +64,11 @@ async fn fork_session(
         (None, None) => ForkAt::Leaf,
     };
     let id = fork.id.map(|id| id.parse()).transpose()?;
-    let options = OpenOptions { id, title: fork.title, ..OpenOptions::default() };
-    let id = state.engine.sessions().fork(&caller.scope, &session, at, options).await?;
+    check_directory(&caller, fork.cwd.as_ref())?;
+    let narrowing = narrowing(fork.tools, fork.fs_scope, fork.approvals)?;
+    let options = OpenOptions { id, title: fork.title, cwd: fork.cwd.clone(), ..OpenOptions::default() };
+    let changes = ForkChanges { narrowing, cwd: fork.cwd, git_ref: None };
+    let id = state.engine.sessions().fork_with(&caller.scope, &session, at, options, changes).await?;
     Ok((StatusCode::CREATED, Json(wire::Created { id: id.to_string() })))
 }
 

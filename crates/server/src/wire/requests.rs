@@ -24,6 +24,32 @@ pub struct NewSession {
     pub fs_scope: Option<String>,
     /// `plan`, `ask`, `accept-edits` or `auto`; cannot be more permissive than the agent's own setting.
     pub approvals: Option<String>,
+    /// What the user is looking at. `working_dir` cannot be combined with `cwd`.
+    pub context: SessionContext,
+    /// A person works in this session, so that it may have more turns than the default.
+    pub interactive: bool,
+}
+
+/// Part of a session's context.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct SessionContext {
+    /// The working directory. Only operators of the server may set it.
+    pub working_dir: Option<String>,
+    pub active_file: Option<String>,
+    pub selection: Option<Selection>,
+    pub git_ref: Option<String>,
+    /// Variables to set. In a PATCH, an empty value removes the variable.
+    pub variables: BTreeMap<String, String>,
+}
+
+/// Selected lines of a file, counted from 1.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Selection {
+    pub file: String,
+    pub start_line: u32,
+    pub end_line: u32,
 }
 
 impl NewSession {
@@ -33,6 +59,7 @@ impl NewSession {
             || self.tools.is_some()
             || self.fs_scope.is_some()
             || self.approvals.is_some()
+            || self.context != SessionContext::default()
     }
 }
 
@@ -46,6 +73,16 @@ pub struct SessionPatch {
     pub model: Option<String>,
     /// The thinking level for the following turns: `off`, `low`, `medium`, `high`.
     pub thinking: Option<String>,
+    /// The working directory. Only operators of the server may set it.
+    pub cwd: Option<String>,
+    /// Changes of the context. The model learns of them from a note in the conversation.
+    pub context: SessionContext,
+    /// Maximum number of turns; 0 for the default. Only the owner may set limits.
+    pub turns_max: Option<u32>,
+    /// Maximum number of tokens in the context.
+    pub token_budget: Option<u64>,
+    /// Maximum cost in US dollars.
+    pub budget_usd: Option<f64>,
 }
 
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize, ToSchema)]
@@ -226,6 +263,14 @@ pub struct Fork {
     pub at: Option<EntryName>,
     /// Share this many messages from the start. Cannot be combined with `at`.
     pub keep_first: Option<u32>,
+    /// The fork's working directory. Only operators of the server may set it.
+    pub cwd: Option<String>,
+    /// Limits the fork's tools to these.
+    pub tools: Option<Vec<String>>,
+    /// `sandboxed` or `project`; cannot exceed the source's scope.
+    pub fs_scope: Option<String>,
+    /// `plan`, `ask`, `accept-edits` or `auto`; cannot be more permissive than the source's setting.
+    pub approvals: Option<String>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]

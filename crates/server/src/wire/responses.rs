@@ -148,6 +148,10 @@ pub struct Context {
     pub model: Option<String>,
     pub thinking: String,
     pub skills: Vec<String>,
+    /// The session's context; absent before its first turn.
+    #[serde(default)]
+    #[schema(value_type = Option<sapwood::core::entry::SessionContext>)]
+    pub context: Option<Value>,
     pub messages: Vec<Message>,
     pub tokens: u64,
     /// Tokens of the system prompt; only with `count`.

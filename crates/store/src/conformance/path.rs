@@ -85,7 +85,7 @@ pub async fn settings_before_come_from_the_path(harness: &impl Harness) {
     let slice = slice(&*world.store, &modeled, Until::ContextStart).await;
     assert_eq!(slice.settings_before.model.as_deref(), Some("large"));
     assert_eq!(slice.settings_before.system.as_deref(), Some("be brief"));
-    assert!(slice.settings_before.skills.is_empty());
+    assert_eq!(slice.settings_before.skills, None);
     assert_eq!(world.summary(&modeled.scope, &modeled.session).await.model.as_deref(), Some("small"));
 }
 

@@ -126,6 +126,8 @@ impl EndedTurns {
             settings_before,
             ended_turns: self.ended,
             open_turn: summary.open_turn,
+            config_entries: summary.config.clone(),
+            config: None,
         }
     }
 }

@@ -78,6 +78,8 @@ impl<B: StoredBody> InMemoryLog<B> {
                 .unwrap_or_default(),
             ended_turns: self.ended_turns(first, above),
             open_turn: self.summary.open_turn,
+            config_entries: self.summary.config.clone(),
+            config: None,
         })
     }
 

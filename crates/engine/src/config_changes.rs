@@ -1,0 +1,202 @@
+//! What can be changed about a session's configuration after its start. No change adds tools or file access.
+
+use sapwood_core::agent::Narrowing;
+use sapwood_core::entry::{Body, ContextSet, LOG_VERSION, LimitsChanged, SessionContext, SystemNote};
+use sapwood_core::port::store::Appended;
+use sapwood_core::project::summary::Summary;
+use sapwood_core::secret_shape::looks_like_key;
+use sapwood_core::{Right, Scope, SessionId};
+
+use crate::configuration::{Configuration, check_path_owner};
+use crate::{EngineError, Result};
+
+/// The `reason` of the note that tells the model about a change of the context.
+pub const CONTEXT_REASON: &str = "context";
+/// Maximum number of variables of a session.
+const VARIABLES_MAX: usize = 256;
+/// Maximum size of one value of the context, in bytes.
+const VALUE_BYTES_MAX: usize = 16 << 10;
+
+/// How a fork's configuration differs from its source's.
+#[derive(Debug, Clone, Default)]
+pub struct ForkChanges {
+    /// Restrictions, in addition to those of the source.
+    pub narrowing: Narrowing,
+    /// Another working directory. Only the owner of the session that fixed the configuration may set it.
+    pub cwd: Option<String>,
+    /// The branch or commit of that directory.
+    pub git_ref: Option<String>,
+}
+
+impl ForkChanges {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.cwd.is_none() && self.narrowing == Narrowing::default()
+    }
+
+    pub(crate) fn refuse_in_format_2(&self) -> Result<()> {
+        match self.is_empty() {
+            true => Ok(()),
+            false => Err(EngineError::FormatTooOld { what: "a fork with another configuration" }),
+        }
+    }
+
+    /// A source without a configuration has nothing to change.
+    pub(crate) fn refuse_without_configuration(&self, source: &SessionId) -> Result<Vec<Body>> {
+        match self.is_empty() {
+            true => Ok(Vec::new()),
+            false => Err(EngineError::NotConfigured { session: source.clone() }),
+        }
+    }
+}
+
+/// An owner's changes of a session: its context and its limits. Absent fields keep their value.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct ConfigChange {
+    /// The working directory. Only the owner of the session that fixed the configuration may set it.
+    pub working_dir: Option<String>,
+    /// The open file; an empty text removes it.
+    pub active_file: Option<String>,
+    /// The selected lines; `Some(None)` removes the selection.
+    pub selection: Option<Option<sapwood_core::entry::Selection>>,
+    /// The branch or commit; an empty text removes it.
+    pub git_ref: Option<String>,
+    /// Variables to set; an empty value removes the variable.
+    pub variables: std::collections::BTreeMap<String, String>,
+    /// New limits.
+    pub limits: LimitsChanged,
+}
+
+impl ConfigChange {
+    fn changes_context(&self) -> bool {
+        let limits_only = Self { limits: self.limits.clone(), ..Self::default() };
+        *self != limits_only
+    }
+
+    /// The context after the change.
+    fn apply_to(&self, context: &SessionContext) -> SessionContext {
+        let mut changed = context.clone();
+        let set = |field: &mut Option<String>, value: &Option<String>| {
+            if let Some(value) = value {
+                *field = Some(value.clone()).filter(|value| !value.is_empty());
+            }
+        };
+        set(&mut changed.working_dir, &self.working_dir);
+        set(&mut changed.active_file, &self.active_file);
+        set(&mut changed.git_ref, &self.git_ref);
+        if let Some(selection) = &self.selection {
+            changed.selection.clone_from(selection);
+        }
+        for (name, value) in &self.variables {
+            match value.is_empty() {
+                true => drop(changed.variables.remove(name)),
+                false => drop(changed.variables.insert(name.clone(), value.clone())),
+            }
+        }
+        changed
+    }
+}
+
+impl Configuration<'_> {
+    /// Change a session's context or limits. The model learns of a changed context from a note that is appended to the
+    /// conversation: the prompt is not rendered again, so that the cached prefix stays valid.
+    pub async fn change(self, scope: &Scope, session: &SessionId, change: &ConfigChange) -> Result<Appended> {
+        self.engine.directory().check_right(scope, session, Right::Own).await?;
+        if self.engine.store.log_format().await? < LOG_VERSION {
+            return Err(EngineError::FormatTooOld { what: "changing a session's configuration" });
+        }
+        check_limits(&change.limits)?;
+        let (scope_of, change_of) = (scope.clone(), change.clone());
+        self.engine
+            .log()
+            .decide(scope, session, "set", move |engine, summary| {
+                let (scope, change) = (scope_of.clone(), change_of.clone());
+                async move { engine.configuration().change_bodies(&scope, &summary, &change).await }
+            })
+            .await
+    }
+
+    async fn change_bodies(
+        self,
+        scope: &Scope,
+        summary: &Summary,
+        change: &ConfigChange,
+    ) -> Result<Vec<Body>> {
+        let mut bodies: Vec<Body> = Vec::new();
+        if !change.limits.is_empty() {
+            bodies.push(change.limits.clone().into());
+        }
+        if !change.changes_context() {
+            return Ok(bodies);
+        }
+        let unconfigured = || EngineError::NotConfigured { session: summary.id.clone() };
+        let config = self.current_config(scope, summary).await?.ok_or_else(unconfigured)?;
+        if change.working_dir.is_some() {
+            let owner = config.inherited.as_ref().map_or(&summary.owner, |source| &source.owner);
+            check_path_owner(scope, &summary.id, owner)?;
+        }
+        let context = change.apply_to(&config.context);
+        check_context(&context)?;
+        if context != config.context {
+            let note = SystemNote {
+                text: change_note(&config.context, &context),
+                reason: Some(CONTEXT_REASON.to_owned()),
+            };
+            bodies.push(ContextSet { context }.into());
+            bodies.push(note.into());
+        }
+        Ok(bodies)
+    }
+}
+
+fn check_limits(limits: &LimitsChanged) -> Result<()> {
+    let fail = |why: &str| Err(EngineError::Invalid { what: "the limit", why: why.to_owned() });
+    if limits.token_budget == Some(0) {
+        return fail("a token budget of 0 leaves no room for a message; give a positive number");
+    }
+    if limits.budget_nano_usd == Some(0) {
+        return fail("a budget of 0 USD allows no model call; give a positive amount");
+    }
+    Ok(())
+}
+
+/// Refuse values that are too large, too many, or look like secrets.
+pub(crate) fn check_context(context: &SessionContext) -> Result<()> {
+    let fail = |why: String| Err(EngineError::Invalid { what: "the context", why });
+    if context.variables.len() > VARIABLES_MAX {
+        return fail(format!("it has more than {VARIABLES_MAX} variables"));
+    }
+    if let Some(selection) = &context.selection
+        && (selection.start_line == 0 || selection.end_line < selection.start_line)
+    {
+        return fail(format!("the selection {selection} is not a range of lines; lines count from 1"));
+    }
+    let fields = [&context.working_dir, &context.active_file, &context.git_ref];
+    let fields = fields.into_iter().flatten().map(|value| ("a field", value));
+    let variables = context.variables.iter().map(|(name, value)| (name.as_str(), value));
+    for (name, value) in fields.chain(variables) {
+        if value.len() > VALUE_BYTES_MAX {
+            return fail(format!("{name} is longer than {VALUE_BYTES_MAX} bytes"));
+        }
+        if looks_like_key(value).is_some() {
+            return fail(format!(
+                "{name} looks like a key or a password; store it as a secret and refer to it as secret:NAME"
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// The note that tells the model what changed.
+fn change_note(before: &SessionContext, after: &SessionContext) -> String {
+    let lines_before: Vec<String> = before.to_string().lines().map(str::to_owned).collect();
+    let after_text = after.to_string();
+    let changed = after_text.lines().filter(|line| !lines_before.iter().any(|before| before == line));
+    let names = |text: &str| -> Vec<String> {
+        text.lines().filter_map(|line| Some(line.split_once([':', '='])?.0.trim().to_owned())).collect()
+    };
+    let names_after = names(&after_text);
+    let removed = names(&before.to_string()).into_iter().filter(|name| !names_after.contains(name));
+    let removed = removed.map(|name| format!("{name}: none"));
+    let lines: Vec<String> = changed.map(str::to_owned).chain(removed).collect();
+    format!("The context of this session has changed:\n{}", lines.join("\n"))
+}
