@@ -742,23 +742,6 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/v1/sessions/{session}/exists": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /** Check whether a session exists. A session that you may not read does not exist for you. */
-        get: operations["check_session"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
     "/v1/sessions/{session}/export": {
         parameters: {
             query?: never;
@@ -855,7 +838,7 @@ export interface paths {
         /** List the session's inputs, the latest version of each name. */
         get: operations["list_inputs"];
         put?: never;
-        /** Upload an input. The model is told about it and can read it with its input tools. */
+        /** Upload an input file. */
         post: operations["upload_input"];
         delete?: never;
         options?: never;
@@ -914,23 +897,6 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/v1/sessions/{session}/length": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /** Count the messages in a session's context. */
-        get: operations["get_length"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
     "/v1/sessions/{session}/members": {
         parameters: {
             query?: never;
@@ -977,23 +943,6 @@ export interface paths {
         get: operations["get_pressure"];
         put?: never;
         post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/sessions/{session}/prune": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /** Remove old messages from the context of an inactive session. The log keeps them. */
-        post: operations["prune_session"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1677,6 +1626,8 @@ export interface components {
             kind: string;
             question: string;
             session: string;
+            /** @description Why a person is asked, if it is recorded. */
+            why?: string | null;
         };
         /**
          * @description A person's answer to an approval.
@@ -1764,8 +1715,6 @@ export interface components {
             name: string;
             /** Format: uint32 */
             seq: number;
-            /** @description Where a snippet was retrieved from. */
-            source?: string;
             /** @description `artifact` or `input`. */
             usage: string;
             /**
@@ -1793,8 +1742,6 @@ export interface components {
             content: components["schemas"]["BlobRef"];
             /** @description The file's name. A later file with the same name and usage is a new version. */
             name: string;
-            /** @description Where the text was retrieved from, such as a URL. An input with a source is a snippet. */
-            source?: string | null;
             /**
              * @description discriminator enum property added by openapi-typescript
              * @enum {string}
@@ -2063,6 +2010,70 @@ export interface components {
          * @enum {string}
          */
         CompactionTrigger: "manual" | "pressure" | "overflow" | "inactivity" | "imported";
+        /** @description Where a fork's configuration comes from, and what its ancestors already used of its limits. */
+        ConfigSource: {
+            /**
+             * Format: uint64
+             * @description What the ancestors spent before the fork, in billionths of a US dollar.
+             */
+            cost_nano_usd?: number;
+            /** @description The owner of that session. Only this owner may change its paths. */
+            owner: components["schemas"]["Principal"];
+            /** @description The session that fixed the configuration. */
+            session: components["schemas"]["SessionId"];
+            /**
+             * Format: uint64
+             * @description Tokens that the ancestors used before the fork.
+             */
+            tokens?: number;
+            /**
+             * Format: uint32
+             * @description Turns that the ancestors ran before the fork.
+             */
+            turns?: number;
+        };
+        /**
+         * @description The configuration that a session was started with. It is written once and never changes: see [`LimitsChanged`] and
+         *     [`ContextSet`] for what an owner may change later.
+         * @example {
+         *       "agent": {
+         *         "id": "helper",
+         *         "tools": [
+         *           "read_file"
+         *         ]
+         *       },
+         *       "context": {
+         *         "git_ref": "main",
+         *         "variables": {
+         *           "region": "north"
+         *         },
+         *         "working_dir": "/work/stones"
+         *       },
+         *       "inherited": {
+         *         "cost_nano_usd": 900,
+         *         "owner": "user:ana",
+         *         "session": "quarry",
+         *         "tokens": 400,
+         *         "turns": 2
+         *       },
+         *       "system": "You are a geologist.",
+         *       "type": "configured"
+         *     }
+         */
+        ConfiguredBody: {
+            /** @description The agent, after narrowing: tools, scope, limits, budgets. */
+            agent: components["schemas"]["Json"];
+            /** @description The context at the start. */
+            context?: components["schemas"]["SessionContext"];
+            inherited?: components["schemas"]["ConfigSource"] | null;
+            /** @description The system prompt, rendered once with the variables and memories of the start. */
+            system?: string | null;
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "configured";
+        };
         Context: {
             messages: components["schemas"]["Message"][];
             model?: string | null;
@@ -2116,6 +2127,34 @@ export interface components {
             variables: {
                 [key: string]: string;
             } | null;
+        };
+        /**
+         * @description The session's context after a change. The newest one applies, on every branch.
+         * @example {
+         *       "context": {
+         *         "active_file": "map.md",
+         *         "git_ref": "main",
+         *         "selection": {
+         *           "end_line": 9,
+         *           "file": "map.md",
+         *           "start_line": 3
+         *         },
+         *         "variables": {
+         *           "region": "south"
+         *         },
+         *         "working_dir": "/work/stones"
+         *       },
+         *       "type": "context_set"
+         *     }
+         */
+        ContextSetBody: {
+            /** @description The whole context, not only what changed. */
+            context: components["schemas"]["SessionContext"];
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "context_set";
         };
         /** @description A session in OpenAI's format. */
         Conversation: {
@@ -2293,7 +2332,7 @@ export interface components {
             turn?: string | null;
         };
         /** @description The content of an entry, as stored in the log. Its `type` is the entry's kind. */
-        EntryBody: components["schemas"]["UserMessageBody"] | components["schemas"]["AssistantMessageBody"] | components["schemas"]["ToolResultBody"] | components["schemas"]["SystemNoteBody"] | components["schemas"]["CustomMessageBody"] | components["schemas"]["CompactionBody"] | components["schemas"]["BranchSummaryBody"] | components["schemas"]["ModelChangedBody"] | components["schemas"]["ThinkingChangedBody"] | components["schemas"]["SkillsChangedBody"] | components["schemas"]["ContextChangedBody"] | components["schemas"]["GraftBody"] | components["schemas"]["LeafMovedBody"] | components["schemas"]["LabelBody"] | components["schemas"]["SessionNamedBody"] | components["schemas"]["CustomInfoBody"] | components["schemas"]["TurnStartedBody"] | components["schemas"]["TurnEndedBody"] | components["schemas"]["RoundBody"] | components["schemas"]["ApprovalAskedBody"] | components["schemas"]["ApprovalAnsweredBody"] | components["schemas"]["ArtifactPutBody"] | components["schemas"]["MemberChangedBody"] | components["schemas"]["StateChangedBody"] | components["schemas"]["ExportedBody"] | components["schemas"]["InputQueuedBody"] | components["schemas"]["InputTakenBody"] | components["schemas"]["CancelAskedBody"];
+        EntryBody: components["schemas"]["UserMessageBody"] | components["schemas"]["AssistantMessageBody"] | components["schemas"]["ToolResultBody"] | components["schemas"]["SystemNoteBody"] | components["schemas"]["CustomMessageBody"] | components["schemas"]["CompactionBody"] | components["schemas"]["BranchSummaryBody"] | components["schemas"]["ModelChangedBody"] | components["schemas"]["ThinkingChangedBody"] | components["schemas"]["SkillsChangedBody"] | components["schemas"]["ContextChangedBody"] | components["schemas"]["GraftBody"] | components["schemas"]["LeafMovedBody"] | components["schemas"]["LabelBody"] | components["schemas"]["SessionNamedBody"] | components["schemas"]["CustomInfoBody"] | components["schemas"]["TurnStartedBody"] | components["schemas"]["TurnEndedBody"] | components["schemas"]["RoundBody"] | components["schemas"]["ApprovalAskedBody"] | components["schemas"]["ApprovalAnsweredBody"] | components["schemas"]["ArtifactPutBody"] | components["schemas"]["MemberChangedBody"] | components["schemas"]["StateChangedBody"] | components["schemas"]["ExportedBody"] | components["schemas"]["InputQueuedBody"] | components["schemas"]["InputTakenBody"] | components["schemas"]["CancelAskedBody"] | components["schemas"]["TurnTermsBody"] | components["schemas"]["UsageReportedBody"] | components["schemas"]["PressureChangedBody"] | components["schemas"]["FlowEventBody"] | components["schemas"]["FlowAssignedBody"] | components["schemas"]["HookRanBody"] | components["schemas"]["TriggerEventBody"] | components["schemas"]["MemoryLearnedBody"] | components["schemas"]["ConfiguredBody"] | components["schemas"]["ContextSetBody"] | components["schemas"]["LimitsChangedBody"];
         EntryId: string;
         EntryKey: {
             id: string;
@@ -2303,17 +2342,12 @@ export interface components {
         /** @description A seq, an id, a unique prefix of one, or a label. */
         EntryName: number | string;
         /** @description An event: a durable event has a `seq` and its `entry`; a fragment is never stored or replayed. */
-        Event: components["schemas"]["AgentApprovalAnsweredEvent"] | components["schemas"]["AgentApprovalRequestedEvent"] | components["schemas"]["AgentFailoverEvent"] | components["schemas"]["AgentMessageEvent"] | components["schemas"]["AgentReasoningEvent"] | components["schemas"]["AgentRetryingEvent"] | components["schemas"]["AgentTokenEvent"] | components["schemas"]["AgentToolCallEvent"] | components["schemas"]["AgentToolResultEvent"] | components["schemas"]["AgentToolRunningEvent"] | components["schemas"]["CostUpdatedEvent"] | components["schemas"]["CostWarningEvent"] | components["schemas"]["FlowEnteredEvent"] | components["schemas"]["FlowEventEvent"] | components["schemas"]["SessionArchivedEvent"] | components["schemas"]["SessionArtifactEvent"] | components["schemas"]["SessionBranchedEvent"] | components["schemas"]["SessionCancelAskedEvent"] | components["schemas"]["SessionCancelledEvent"] | components["schemas"]["SessionClosedEvent"] | components["schemas"]["SessionCompactedEvent"] | components["schemas"]["SessionCompactingEvent"] | components["schemas"]["SessionDequeuedEvent"] | components["schemas"]["SessionExportedEvent"] | components["schemas"]["SessionGraftedEvent"] | components["schemas"]["SessionInfoEvent"] | components["schemas"]["SessionLabelledEvent"] | components["schemas"]["SessionMessageEvent"] | components["schemas"]["SessionPressureEvent"] | components["schemas"]["SessionQueuedEvent"] | components["schemas"]["SessionRenamedEvent"] | components["schemas"]["SessionReopenedEvent"] | components["schemas"]["SessionSettingsChangedEvent"] | components["schemas"]["SessionSharedEvent"] | components["schemas"]["SessionTrimmedEvent"] | components["schemas"]["SessionTurnCompletedEvent"] | components["schemas"]["SessionTurnStartedEvent"] | components["schemas"]["SessionWaitingEvent"];
-        /** @description Whether a session exists for the caller. */
-        Exists: {
-            exists: boolean;
-            session: string;
-        };
+        Event: components["schemas"]["AgentApprovalAnsweredEvent"] | components["schemas"]["AgentApprovalRequestedEvent"] | components["schemas"]["AgentFailoverEvent"] | components["schemas"]["AgentMessageEvent"] | components["schemas"]["AgentReasoningEvent"] | components["schemas"]["AgentRetryingEvent"] | components["schemas"]["AgentTokenEvent"] | components["schemas"]["AgentToolCallEvent"] | components["schemas"]["AgentToolResultEvent"] | components["schemas"]["AgentToolRunningEvent"] | components["schemas"]["CostUpdatedEvent"] | components["schemas"]["CostWarningEvent"] | components["schemas"]["FlowEnteredEvent"] | components["schemas"]["FlowEventEvent"] | components["schemas"]["SessionArchivedEvent"] | components["schemas"]["SessionArtifactEvent"] | components["schemas"]["SessionBranchedEvent"] | components["schemas"]["SessionCancelAskedEvent"] | components["schemas"]["SessionCancelledEvent"] | components["schemas"]["SessionClosedEvent"] | components["schemas"]["SessionCompactedEvent"] | components["schemas"]["SessionCompactingEvent"] | components["schemas"]["SessionContextChangedEvent"] | components["schemas"]["SessionDequeuedEvent"] | components["schemas"]["SessionExportedEvent"] | components["schemas"]["SessionGraftedEvent"] | components["schemas"]["SessionInfoEvent"] | components["schemas"]["SessionLabelledEvent"] | components["schemas"]["SessionMessageEvent"] | components["schemas"]["SessionPressureEvent"] | components["schemas"]["SessionQueuedEvent"] | components["schemas"]["SessionRenamedEvent"] | components["schemas"]["SessionReopenedEvent"] | components["schemas"]["SessionSettingsChangedEvent"] | components["schemas"]["SessionSharedEvent"] | components["schemas"]["SessionStartedEvent"] | components["schemas"]["SessionTrimmedEvent"] | components["schemas"]["SessionTurnCompletedEvent"] | components["schemas"]["SessionTurnStartedEvent"] | components["schemas"]["SessionWaitingEvent"];
         Export: {
             format: components["schemas"]["ExportFormat"];
         };
         /** @enum {string} */
-        ExportFormat: "jsonl" | "pi" | "operator" | "role-files" | "messages" | "messages-anthropic" | "markdown" | "html" | "workflow";
+        ExportFormat: "jsonl" | "pi" | "operator" | "role-files" | "role-feed" | "messages" | "messages-anthropic" | "markdown" | "html" | "workflow";
         /**
          * @description Records that the session was exported.
          * @example {
@@ -2363,6 +2397,8 @@ export interface components {
             /** @description The reason given with the answer, or the answer to a question. */
             reason?: string | null;
             state: components["schemas"]["FeedApprovalState"];
+            /** @description Why a person was asked, if it is recorded. */
+            why?: string | null;
         };
         /** @enum {string} */
         FeedApprovalState: "open" | "approved" | "denied" | "expired";
@@ -2379,7 +2415,10 @@ export interface components {
             at: components["schemas"]["TimestampMs"];
             body?: components["schemas"]["EntryBody"] | null;
             by: components["schemas"]["Principal"];
-            /** @description The entry's seq, plus the part's number if an entry has several items. Unique within the feed. */
+            /**
+             * @description The entry's seq; for an answer's parts other than text, followed by the part's number. Unique within
+             *     the feed.
+             */
             id: string;
             kind: components["schemas"]["Kind"];
             label: string;
@@ -2425,6 +2464,24 @@ export interface components {
             /** @description The run's id, which is also its session's id. */
             run: string;
         };
+        /**
+         * @description The visit that a role's session works on. Data: [`Assignment`](crate::flow::Assignment).
+         * @example {
+         *       "data": {
+         *         "v": 1
+         *       },
+         *       "type": "flow_assigned"
+         *     }
+         */
+        FlowAssignedBody: {
+            /** @description The data, as the owning module encodes it. */
+            data: components["schemas"]["Json"];
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "flow_assigned";
+        };
         FlowEdge: {
             from: string;
             /** @description `open`, `completed` or `closed`. */
@@ -2438,11 +2495,10 @@ export interface components {
          *       "at": 1767225600000,
          *       "by": "system",
          *       "entry": {
-         *         "custom_type": "sapwood.flow_post",
          *         "data": {
          *           "v": 1
          *         },
-         *         "type": "custom_info"
+         *         "type": "flow_assigned"
          *       },
          *       "id": "019b76da-a800-7000-8000-000000000000",
          *       "parent": 6,
@@ -2454,7 +2510,7 @@ export interface components {
         FlowEnteredEvent: {
             at: components["schemas"]["TimestampMs"];
             by: components["schemas"]["Principal"];
-            entry: components["schemas"]["CustomInfoBody"];
+            entry: components["schemas"]["FlowAssignedBody"];
             feed?: components["schemas"]["FeedChange"] | null;
             id: components["schemas"]["EntryId"];
             parent?: components["schemas"]["Seq"] | null;
@@ -2468,16 +2524,34 @@ export interface components {
             type: "flow:entered";
         };
         /**
+         * @description An event of a flow run. Data: [`RunEvent`](crate::flow::RunEvent).
+         * @example {
+         *       "data": {
+         *         "event": "improving",
+         *         "v": 1
+         *       },
+         *       "type": "flow_event"
+         *     }
+         */
+        FlowEventBody: {
+            /** @description The data, as the owning module encodes it. */
+            data: components["schemas"]["Json"];
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "flow_event";
+        };
+        /**
          * @example {
          *       "at": 1767225600000,
          *       "by": "system",
          *       "entry": {
-         *         "custom_type": "sapwood.flow",
          *         "data": {
          *           "event": "improving",
          *           "v": 1
          *         },
-         *         "type": "custom_info"
+         *         "type": "flow_event"
          *       },
          *       "id": "019b76da-a800-7000-8000-000000000000",
          *       "parent": 6,
@@ -2489,7 +2563,7 @@ export interface components {
         FlowEventEvent: {
             at: components["schemas"]["TimestampMs"];
             by: components["schemas"]["Principal"];
-            entry: components["schemas"]["CustomInfoBody"];
+            entry: components["schemas"]["FlowEventBody"];
             feed?: components["schemas"]["FeedChange"] | null;
             id: components["schemas"]["EntryId"];
             parent?: components["schemas"]["Seq"] | null;
@@ -2695,6 +2769,27 @@ export interface components {
             items: components["schemas"]["Hit"][];
             next?: string | null;
         };
+        /**
+         * @description What a hook changed, refused or did. Data: [`HookNote`](crate::port::hook::HookNote).
+         * @example {
+         *       "data": {
+         *         "by": "guard",
+         *         "hook": "before_send",
+         *         "result": "refused",
+         *         "why": "not today"
+         *       },
+         *       "type": "hook_ran"
+         *     }
+         */
+        HookRanBody: {
+            /** @description The data, as the owning module encodes it. */
+            data: components["schemas"]["Json"];
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "hook_ran";
+        };
         /** @enum {string} */
         IfRunning: "refuse" | "queue";
         ImportProblem: {
@@ -2728,7 +2823,7 @@ export interface components {
         };
         /**
          * @description One message, or an array of them: `{"role", "content"}`, where content is a string or an array of parts in
-         *     Sapwood's, OpenAI's or Anthropic's shape. Media as base64 is stored as a blob.
+         *     Sapwood's, OpenAI's or Anthropic's shape.
          */
         Injected: components["schemas"]["MessageIn"] | components["schemas"]["MessageIn"][];
         /**
@@ -2794,7 +2889,7 @@ export interface components {
             outcome: string;
         };
         /** @enum {string} */
-        Kind: "user_message" | "assistant_message" | "tool_result" | "system_note" | "custom_message" | "compaction" | "branch_summary" | "model_changed" | "thinking_changed" | "skills_changed" | "context_changed" | "graft" | "leaf_moved" | "label" | "session_named" | "custom_info" | "turn_started" | "turn_ended" | "round" | "approval_asked" | "approval_answered" | "artifact_put" | "member_changed" | "state_changed" | "exported" | "input_queued" | "input_taken" | "cancel_asked";
+        Kind: "user_message" | "assistant_message" | "tool_result" | "system_note" | "custom_message" | "compaction" | "branch_summary" | "model_changed" | "thinking_changed" | "skills_changed" | "context_changed" | "graft" | "leaf_moved" | "label" | "session_named" | "custom_info" | "turn_started" | "turn_ended" | "round" | "approval_asked" | "approval_answered" | "artifact_put" | "member_changed" | "state_changed" | "exported" | "input_queued" | "input_taken" | "cancel_asked" | "turn_terms" | "usage_reported" | "pressure_changed" | "flow_event" | "flow_assigned" | "hook_ran" | "trigger_event" | "memory_learned" | "configured" | "context_set" | "limits_changed";
         Label: {
             entry: components["schemas"]["EntryName"];
             /** @description The new label. Removes the label if omitted. */
@@ -2863,6 +2958,8 @@ export interface components {
             at: components["schemas"]["TimestampMs"];
             /** Format: float */
             confidence?: number | null;
+            /** @description Why the round failed, was refused, asked a person or was given up. */
+            reason?: string | null;
             result?: components["schemas"]["RoundResult"] | null;
             /** Format: uint32 */
             round: number;
@@ -2870,11 +2967,39 @@ export interface components {
             trace_id?: string | null;
             turn?: components["schemas"]["TurnId"] | null;
         };
-        /** @description The number of messages in a session's context. */
-        Length: {
-            /** Format: uint32 */
-            length: number;
-            session: string;
+        /**
+         * @description Limits that the owner changed after the start. Absent fields keep their value.
+         * @example {
+         *       "budget_nano_usd": 1500000000,
+         *       "token_budget": 50000,
+         *       "turns_max": 100,
+         *       "type": "limits_changed"
+         *     }
+         */
+        LimitsChangedBody: {
+            /**
+             * Format: uint64
+             * @description Maximum cost in billionths of a US dollar.
+             * @default null
+             */
+            budget_nano_usd: number | null;
+            /**
+             * Format: uint64
+             * @description Maximum number of tokens in the context.
+             * @default null
+             */
+            token_budget: number | null;
+            /**
+             * Format: uint32
+             * @description Maximum number of turns.
+             * @default null
+             */
+            turns_max: number | null;
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "limits_changed";
         };
         /** @description The session and entry that a fork was created from. */
         Lineage: {
@@ -2908,7 +3033,7 @@ export interface components {
          *     }
          */
         MemberChangedBody: {
-            /** @description The membership was imported and has no effect in this store. Exports omit this flag. */
+            /** @description Whether the membership was imported and has no effect in this store. Exports omit this flag. */
             elsewhere?: boolean;
             /** @description The principal whose role changes. */
             member: components["schemas"]["Principal"];
@@ -2956,6 +3081,26 @@ export interface components {
             /** Format: uint64 */
             version: number;
         };
+        /**
+         * @description How far memories were extracted. Data: [`MemoryCheckpoint`](crate::memory::MemoryCheckpoint).
+         * @example {
+         *       "data": {
+         *         "how": "by_rules",
+         *         "learned": 2,
+         *         "upto": 12
+         *       },
+         *       "type": "memory_learned"
+         *     }
+         */
+        MemoryLearnedBody: {
+            /** @description The data, as the owning module encodes it. */
+            data: components["schemas"]["Json"];
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "memory_learned";
+        };
         MemoryPatch: {
             /**
              * @description Share it with the whole tenant, or make it private again.
@@ -2996,11 +3141,7 @@ export interface components {
         };
         MessageIn: {
             content?: unknown;
-            /** @description The extension's name for a `custom` message, which the model receives, or for `info`, which it does not. */
-            custom_type?: string;
-            /** @description The data of `info`. */
-            data?: unknown;
-            /** @description `user`, `assistant`, `tool`, `system`, `developer`, or an extension's `custom` or `info`. */
+            /** @description `user`, `assistant`, `tool`, `system` or `developer`. */
             role: string;
         };
         /**
@@ -3049,6 +3190,10 @@ export interface components {
             input?: string | null;
             /** @description The texts of required readings, by name. */
             readings?: {
+                [key: string]: string;
+            };
+            /** @description The values of `{{ctx.NAME}}` in prompts, by name. They are stored as plain text and override those of the flow. */
+            variables?: {
                 [key: string]: string;
             };
         };
@@ -3247,53 +3392,35 @@ export interface components {
             /** Format: uint64 */
             used_tokens?: number | null;
         };
+        /**
+         * @description A new pressure level. Data: [`Pressure`](crate::pressure::Pressure).
+         * @example {
+         *       "data": {
+         *         "budget_tokens": 100,
+         *         "level": "orange",
+         *         "used_tokens": 80
+         *       },
+         *       "type": "pressure_changed"
+         *     }
+         */
+        PressureChangedBody: {
+            /** @description The data, as the owning module encodes it. */
+            data: components["schemas"]["Json"];
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "pressure_changed";
+        };
         Principal: string;
         /** @description An error (RFC 9457) with a stable code. */
         Problem: {
             code: string;
             detail: string;
-            /** @description What the client can do about it. */
-            hint?: string;
             /** Format: uint32 */
             status: number;
             title: string;
             type: string;
-        };
-        Prune: {
-            /** @description Only compute the result. */
-            dry_run?: boolean;
-            /**
-             * Format: uint64
-             * @description The session must not have been written to for this long.
-             */
-            inactive_for_ms: number;
-            /**
-             * Format: uint32
-             * @description Number of recent messages to keep; 12 if omitted.
-             */
-            keep_last?: number;
-        };
-        /** @description The result of pruning a session's context. */
-        Pruned: {
-            /**
-             * Format: uint32
-             * @description The number of messages that were removed from the context; 0 if the session was not inactive for long enough.
-             */
-            archived: number;
-            /**
-             * Format: int64
-             * @description The time since the last write.
-             */
-            idle_ms: number;
-            /**
-             * Format: uint32
-             * @description The number of messages that are left in the context.
-             */
-            kept: number;
-            /** Format: uint64 */
-            tokens_after: number;
-            /** Format: uint64 */
-            tokens_before: number;
         };
         /**
          * @description When queued input is consumed.
@@ -3362,6 +3489,8 @@ export interface components {
              * @description The number of the round within its turn, from 1.
              */
             number: number;
+            /** @description Why the round failed, was refused, asked a person or was given up. */
+            reason?: string | null;
             result?: components["schemas"]["RoundResult"] | null;
             /** @description The trace id, as 32 hexadecimal digits. */
             trace_id?: string | null;
@@ -3390,11 +3519,26 @@ export interface components {
          * @description How a round ended.
          * @enum {string}
          */
-        RoundStatus: "ok" | "error" | "interrupted" | "malformed";
+        RoundStatus: "ok" | "failed" | "refused" | "asked" | "backtracked" | "interrupted" | "cancelled";
         /** @description Input: a string, or an array of parts or items. */
         Said: string | {
             [key: string]: unknown;
         }[];
+        /** @description Selected lines of a file, both inclusive and counted from 1. */
+        Selection: {
+            /**
+             * Format: uint32
+             * @description The last line.
+             */
+            end_line: number;
+            /** @description The file. */
+            file: string;
+            /**
+             * Format: uint32
+             * @description The first line.
+             */
+            start_line: number;
+        };
         /** Format: uint32 */
         Seq: number;
         Session: {
@@ -3698,6 +3842,76 @@ export interface components {
              */
             type: "session:compacting";
         };
+        /** @description The situation that a session works in. The caller detects or supplies it. */
+        SessionContext: {
+            /**
+             * @description The file that the user has open.
+             * @default null
+             */
+            active_file: string | null;
+            /**
+             * @description The branch or commit of the working directory.
+             * @default null
+             */
+            git_ref: string | null;
+            /** @default null */
+            selection: components["schemas"]["Selection"] | null;
+            /**
+             * @description Plain values for `{{ctx.NAME}}`. Never secrets: values that look like a key are refused.
+             * @default {}
+             */
+            variables: {
+                [key: string]: string;
+            };
+            /**
+             * @description The working directory.
+             * @default null
+             */
+            working_dir: string | null;
+        };
+        /**
+         * @example {
+         *       "at": 1767225600000,
+         *       "by": "system",
+         *       "entry": {
+         *         "context": {
+         *           "active_file": "map.md",
+         *           "git_ref": "main",
+         *           "selection": {
+         *             "end_line": 9,
+         *             "file": "map.md",
+         *             "start_line": 3
+         *           },
+         *           "variables": {
+         *             "region": "south"
+         *           },
+         *           "working_dir": "/work/stones"
+         *         },
+         *         "type": "context_set"
+         *       },
+         *       "id": "019b76da-a800-7000-8000-000000000000",
+         *       "parent": 6,
+         *       "seq": 7,
+         *       "session": "019b76da-a800-7000-8000-000000000000",
+         *       "type": "session:context_changed"
+         *     }
+         */
+        SessionContextChangedEvent: {
+            at: components["schemas"]["TimestampMs"];
+            by: components["schemas"]["Principal"];
+            entry: components["schemas"]["ContextSetBody"];
+            feed?: components["schemas"]["FeedChange"] | null;
+            id: components["schemas"]["EntryId"];
+            parent?: components["schemas"]["Seq"] | null;
+            seq: components["schemas"]["Seq"];
+            session: components["schemas"]["SessionId"];
+            turn?: components["schemas"]["TurnId"] | null;
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "session:context_changed";
+        };
         /**
          * @example {
          *       "at": 1767225600000,
@@ -3817,7 +4031,7 @@ export interface components {
         SessionInfoEvent: {
             at: components["schemas"]["TimestampMs"];
             by: components["schemas"]["Principal"];
-            entry: components["schemas"]["CustomInfoBody"];
+            entry: components["schemas"]["CustomInfoBody"] | components["schemas"]["TurnTermsBody"] | components["schemas"]["UsageReportedBody"] | components["schemas"]["HookRanBody"] | components["schemas"]["TriggerEventBody"] | components["schemas"]["MemoryLearnedBody"];
             feed?: components["schemas"]["FeedChange"] | null;
             id: components["schemas"]["EntryId"];
             parent?: components["schemas"]["Seq"] | null;
@@ -3947,7 +4161,7 @@ export interface components {
         SessionPressureEvent: {
             at: components["schemas"]["TimestampMs"];
             by: components["schemas"]["Principal"];
-            entry: components["schemas"]["CustomInfoBody"];
+            entry: components["schemas"]["PressureChangedBody"];
             feed?: components["schemas"]["FeedChange"] | null;
             id: components["schemas"]["EntryId"];
             parent?: components["schemas"]["Seq"] | null;
@@ -4094,7 +4308,7 @@ export interface components {
         SessionSettingsChangedEvent: {
             at: components["schemas"]["TimestampMs"];
             by: components["schemas"]["Principal"];
-            entry: components["schemas"]["ModelChangedBody"] | components["schemas"]["ThinkingChangedBody"] | components["schemas"]["SkillsChangedBody"] | components["schemas"]["ContextChangedBody"];
+            entry: components["schemas"]["ModelChangedBody"] | components["schemas"]["ThinkingChangedBody"] | components["schemas"]["SkillsChangedBody"] | components["schemas"]["ContextChangedBody"] | components["schemas"]["LimitsChangedBody"];
             feed?: components["schemas"]["FeedChange"] | null;
             id: components["schemas"]["EntryId"];
             parent?: components["schemas"]["Seq"] | null;
@@ -4138,6 +4352,57 @@ export interface components {
              * @enum {string}
              */
             type: "session:shared";
+        };
+        /**
+         * @example {
+         *       "at": 1767225600000,
+         *       "by": "system",
+         *       "entry": {
+         *         "agent": {
+         *           "id": "helper",
+         *           "tools": [
+         *             "read_file"
+         *           ]
+         *         },
+         *         "context": {
+         *           "git_ref": "main",
+         *           "variables": {
+         *             "region": "north"
+         *           },
+         *           "working_dir": "/work/stones"
+         *         },
+         *         "inherited": {
+         *           "cost_nano_usd": 900,
+         *           "owner": "user:ana",
+         *           "session": "quarry",
+         *           "tokens": 400,
+         *           "turns": 2
+         *         },
+         *         "system": "You are a geologist.",
+         *         "type": "configured"
+         *       },
+         *       "id": "019b76da-a800-7000-8000-000000000000",
+         *       "parent": 6,
+         *       "seq": 7,
+         *       "session": "019b76da-a800-7000-8000-000000000000",
+         *       "type": "session:started"
+         *     }
+         */
+        SessionStartedEvent: {
+            at: components["schemas"]["TimestampMs"];
+            by: components["schemas"]["Principal"];
+            entry: components["schemas"]["ConfiguredBody"];
+            feed?: components["schemas"]["FeedChange"] | null;
+            id: components["schemas"]["EntryId"];
+            parent?: components["schemas"]["Seq"] | null;
+            seq: components["schemas"]["Seq"];
+            session: components["schemas"]["SessionId"];
+            turn?: components["schemas"]["TurnId"] | null;
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "session:started";
         };
         /**
          * @description The state of a session. Only an archived session refuses entries.
@@ -4354,12 +4619,12 @@ export interface components {
         /** @description Structured details of a summary, stored next to its prose so that the next summary can include them. */
         SummaryDetails: {
             /**
-             * @description Decisions that messages marked as such.
+             * @description Decisions that were marked in messages or listed by a summariser.
              * @default []
              */
             decisions: string[];
             /**
-             * @description Facts that messages marked as such.
+             * @description Facts that were marked in messages or listed by a summariser.
              * @default []
              */
             facts: string[];
@@ -4374,7 +4639,7 @@ export interface components {
              */
             files_read: string[];
             /**
-             * @description Unfinished work that messages marked as such.
+             * @description Unfinished work that was marked in messages or listed by a summariser.
              * @default []
              */
             open_items: string[];
@@ -4572,6 +4837,26 @@ export interface components {
              */
             waiting: number;
         };
+        /**
+         * @description An event of a trigger. Data: [`TriggerNote`](crate::trigger::TriggerNote).
+         * @example {
+         *       "data": {
+         *         "firing": 3,
+         *         "what": "skipped",
+         *         "why": "the previous one still runs"
+         *       },
+         *       "type": "trigger_event"
+         *     }
+         */
+        TriggerEventBody: {
+            /** @description The data, as the owning module encodes it. */
+            data: components["schemas"]["Json"];
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "trigger_event";
+        };
         TriggerList: {
             items: components["schemas"]["Trigger"][];
         };
@@ -4661,6 +4946,25 @@ export interface components {
          * @enum {string}
          */
         TurnStatus: "open" | "waiting" | "completed" | "cancelled" | "failed" | "limited";
+        /**
+         * @description Overrides of the session's agent for one turn. Data: [`Terms`](crate::turn::Terms).
+         * @example {
+         *       "data": {
+         *         "model": "demo",
+         *         "temperature": 0.5
+         *       },
+         *       "type": "turn_terms"
+         *     }
+         */
+        TurnTermsBody: {
+            /** @description The data, as the owning module encodes it. */
+            data: components["schemas"]["Json"];
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "turn_terms";
+        };
         Uncompact: {
             /** @default null */
             entry: components["schemas"]["EntryName"] | null;
@@ -4670,6 +4974,29 @@ export interface components {
                 [key: string]: components["schemas"]["Total"];
             };
             total: components["schemas"]["Total"];
+        };
+        /**
+         * @description Usage of model calls that no message records. Data: [`WrittenBy`](super::WrittenBy).
+         * @example {
+         *       "data": {
+         *         "calls": 1,
+         *         "model": "demo",
+         *         "usage": {
+         *           "input": 10,
+         *           "output": 5
+         *         }
+         *       },
+         *       "type": "usage_reported"
+         *     }
+         */
+        UsageReportedBody: {
+            /** @description The data, as the owning module encodes it. */
+            data: components["schemas"]["Json"];
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "usage_reported";
         };
         /**
          * @description A message from a user.
@@ -4713,7 +5040,7 @@ export interface components {
             calls: number;
             /**
              * Format: uint64
-             * @description `None` if the price is unknown.
+             * @description The cost in billionths of a US dollar; absent if the price is unknown.
              */
             cost_nano_usd?: number | null;
             /** @description The model that wrote the summary. */
@@ -6600,36 +6927,6 @@ export interface operations {
             };
         };
     };
-    check_session: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                session: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Exists"];
-                };
-            };
-            /** @description An error; the status depends on its code. */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
     export_session: {
         parameters: {
             query?: never;
@@ -6861,11 +7158,6 @@ export interface operations {
             query: {
                 /** @description The name to store it under. Lists show the latest version of each name. */
                 name: string;
-                /**
-                 * @description Where the text was retrieved from, such as a URL. An input with a source is a snippet: it must be text, and the
-                 *     model sees it at once.
-                 */
-                source?: string;
             };
             header?: never;
             path: {
@@ -7008,36 +7300,6 @@ export interface operations {
             };
         };
     };
-    get_length: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                session: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Length"];
-                };
-            };
-            /** @description An error; the status depends on its code. */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
     list_members: {
         parameters: {
             query?: never;
@@ -7149,40 +7411,6 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Pressure"];
-                };
-            };
-            /** @description An error; the status depends on its code. */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    prune_session: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                session: string;
-            };
-            cookie?: never;
-        };
-        requestBody: {
-            content: {
-                "application/json": components["schemas"]["Prune"];
-            };
-        };
-        responses: {
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Pruned"];
                 };
             };
             /** @description An error; the status depends on its code. */

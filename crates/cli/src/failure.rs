@@ -66,6 +66,7 @@ impl Exit {
             | "approval.expired"
             | "trigger.imported"
             | "flow.imported"
+            | "agent.mismatch"
             | "store.format"
             | "session.not_configured"
             | "flow.ended" => Exit::Conflict,
@@ -191,6 +192,9 @@ fn hint_for(code: &str) -> &'static str {
         }
         "agent.invalid" => {
             "correct the file; run `sapwood agent check` to list the mistakes in all agent files"
+        }
+        "agent.mismatch" => {
+            "remove agent_ref from the node, name the session's agent, or use another session: a session keeps its agent"
         }
         "file.io" => "check the path and its permissions",
         "file.not_found" => "check the path",

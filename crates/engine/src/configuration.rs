@@ -225,6 +225,39 @@ impl Configuration<'_> {
         Ok(slice)
     }
 
+    /// The id of the agent that the session's turns run with. `None` if its first local turn has yet to fix one: the agent
+    /// of an import is history and does not count.
+    pub(crate) async fn agent_in_force(self, scope: &Scope, summary: &Summary) -> Result<Option<String>> {
+        if let Some(config) = self.current_config(scope, summary).await? {
+            return Ok(Some(config.agent.id));
+        }
+        let is_imported = self.authority_of(scope, summary).await?.has_imports();
+        Ok((summary.turns > 0 && !is_imported).then(|| Agent::default().id))
+    }
+
+    /// The entries that fix the configuration of a role's session.
+    pub(crate) async fn role_bodies(
+        self,
+        agent: &Agent,
+        prompt: String,
+        working_dir: Option<String>,
+        variables: BTreeMap<String, String>,
+    ) -> Result<Vec<Body>> {
+        let prompted = Agent { system_prompt: Some(prompt), ..agent.clone() };
+        if self.engine.store.log_format().await? >= LOG_VERSION {
+            let context = SessionContext { working_dir, variables, ..SessionContext::default() };
+            let configured = configured_body(&prompted, context, None);
+            return Ok(vec![Configured { agent: agent.to_frozen(), ..configured }.into()]);
+        }
+        let mut bodies = format_2_bodies(agent, working_dir, variables, None);
+        for body in &mut bodies {
+            if let Body::ContextChanged(changed) = body {
+                changed.system.clone_from(&prompted.system_prompt);
+            }
+        }
+        Ok(bodies)
+    }
+
     async fn own_entries(
         self,
         scope: &Scope,

@@ -132,6 +132,9 @@ pub enum EngineError {
     /// The flow is not valid.
     #[error("cannot run flow {flow}: {}", list_mistakes(mistakes))]
     Flow { flow: String, mistakes: Vec<Mistake> },
+    /// A flow's node names another agent than the one that its session runs with.
+    #[error("node {node} names agent {named}, but session {session} runs with agent {agent}")]
+    AgentMismatch { node: String, session: SessionId, agent: String, named: String },
     /// The session is not a run of a flow.
     #[error("session {session} is not a flow run")]
     NoFlow { session: SessionId },
@@ -205,6 +208,7 @@ impl EngineError {
             EngineError::NoTrigger { .. } => "trigger.not_found",
             EngineError::TriggerTaken { .. } => "trigger.taken",
             EngineError::Flow { .. } => "flow.invalid",
+            EngineError::AgentMismatch { .. } => "agent.mismatch",
             EngineError::NoFlow { .. } => "flow.not_found",
             EngineError::FlowEnded { .. } => "flow.ended",
             EngineError::FlowImported { .. } => "flow.imported",

@@ -1,13 +1,15 @@
 //! Export sessions: read the data for exporters from the store, and append the entry that records an export.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
-use sapwood_core::entry::{Draft, Exported};
-use sapwood_core::port::store::{Append, StoreError};
+use sapwood_core::entry::{Body, Draft, Exported};
+use sapwood_core::port::store::{Append, PathSlice, StoreError, Until};
 use sapwood_core::project::summary::Summary;
-use sapwood_core::{BlobHash, Part, Scope, SessionId};
-use sapwood_formats::export::{html, markdown, messages, role_files};
-use sapwood_formats::workflow;
+use sapwood_core::project::turn_outcomes::TurnOutcomes;
+use sapwood_core::settings::Settings;
+use sapwood_core::{BlobHash, Json, Kind, Part, Scope, SessionId};
+use sapwood_formats::export::{html, markdown, messages};
+use sapwood_formats::workflow::{self, SessionToExport};
 
 use crate::views::Views;
 use crate::{EngineError, Result};
@@ -15,10 +17,16 @@ use crate::{EngineError, Result};
 /// Maximum number of media bytes embedded in one page or document.
 pub const MEDIA_BYTES_MAX: usize = 64 << 20;
 
+/// Maximum number of sources of a fork whose turns are read.
+const SOURCES_MAX: usize = 1_000;
+
 /// Formats that render the whole active path or context as one document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PageFormat {
+    /// A role's `transcript.json`.
     RoleFiles,
+    /// A role's `feed.json`.
+    RoleFeed,
     Messages,
     MessagesAnthropic,
     Markdown,
@@ -29,21 +37,73 @@ pub enum PageFormat {
 impl Views<'_> {
     /// Render a session as one page or document.
     pub async fn page(self, scope: &Scope, summary: &Summary, format: PageFormat) -> Result<String> {
-        if matches!(format, PageFormat::Messages | PageFormat::MessagesAnthropic) {
-            return self.export_messages(scope, &summary.id, format).await;
-        }
-        let path = self.configured_path(scope, summary).await?;
-        Ok(match format {
-            PageFormat::RoleFiles => format!("{:#}\n", role_files::transcript(summary, &path)),
-            PageFormat::Markdown => markdown::page(summary, &path),
+        match format {
+            PageFormat::Messages | PageFormat::MessagesAnthropic => {
+                self.export_messages(scope, &summary.id, format).await
+            }
+            PageFormat::RoleFiles => self.engine.flows().role_transcript(scope, summary, None).await,
+            PageFormat::RoleFeed => self.engine.flows().role_feed(scope, &summary.id).await,
+            PageFormat::Workflow => self.export_workflow(scope, summary).await,
+            PageFormat::Markdown => Ok(markdown::page(summary, &self.configured_path(scope, summary).await?)),
             PageFormat::Html => {
+                let path = self.configured_path(scope, summary).await?;
                 let blobs: Vec<_> = path.iter().flat_map(|entry| entry.body.blobs()).collect();
-                html::page(summary, &path, &self.media_of(scope, blobs).await?)
+                Ok(html::page(summary, &path, &self.media_of(scope, blobs).await?))
             }
-            PageFormat::Workflow | PageFormat::Messages | PageFormat::MessagesAnthropic => {
-                workflow::serialise(&workflow::of_session(summary, &path).document)
+        }
+    }
+
+    /// The session's completed turns as a workflow, with the agent that the session runs with and its variables. An
+    /// imported agent is not included: a workflow runs its agents, and an import must not choose them.
+    async fn export_workflow(self, scope: &Scope, summary: &Summary) -> Result<String> {
+        let slice = self.engine.store.read_path(scope, &summary.id, None, Until::Root).await?;
+        let outcomes = self.turn_outcomes(scope, summary, &slice).await?;
+        let config = self.engine.configuration().current_config(scope, summary).await?;
+        let agent: Option<Json> = config.as_ref().map(|config| config.agent.to_frozen());
+        let variables: BTreeMap<String, String> = match config {
+            Some(config) => config.context.variables,
+            None => settings_of(&slice).variables,
+        };
+        let session = SessionToExport {
+            summary,
+            path: &slice.entries,
+            outcomes: &outcomes,
+            agent: agent.as_ref(),
+            variables: &variables,
+        };
+        Ok(workflow::serialise(&workflow::of_session(session).document))
+    }
+
+    /// How the turns of a path ended, including the turns that a fork shares with its sources.
+    pub(crate) async fn turn_outcomes(
+        self,
+        scope: &Scope,
+        summary: &Summary,
+        slice: &PathSlice,
+    ) -> Result<TurnOutcomes> {
+        let mut outcomes = TurnOutcomes::of_slice(slice);
+        if self.engine.turns().is_interrupted_import(scope, summary).await? {
+            outcomes.set_ends_interrupted();
+        }
+        let mut source = summary.parent.clone().filter(|_| slice.inherited > 0);
+        for _ in 0..SOURCES_MAX {
+            let Some(lineage) = source.take() else { break };
+            match self.engine.store.summary(scope, &lineage.session).await {
+                Ok(found) => source = found.parent,
+                Err(StoreError::NoSession { .. }) => {
+                    outcomes.set_unknown_up_to(slice.inherited);
+                    break;
+                }
+                Err(error) => return Err(error.into()),
             }
-        })
+            let ended = |entry: sapwood_core::Entry| {
+                if let (Body::TurnEnded(ended), Some(turn)) = (&entry.body, entry.meta.turn) {
+                    outcomes.add(turn, ended.outcome);
+                }
+            };
+            self.engine.log().each_of_kinds(scope, &lineage.session, &[Kind::TurnEnded], ended).await?;
+        }
+        Ok(outcomes)
     }
 
     /// The messages that a model would receive.
@@ -103,4 +163,11 @@ impl Views<'_> {
             Err(error) => Err(error),
         }
     }
+}
+
+/// The settings at the end of a path.
+fn settings_of(slice: &PathSlice) -> Settings {
+    let mut settings = slice.settings_before.clone();
+    slice.entries.iter().for_each(|entry| settings.apply(&entry.body));
+    settings
 }

@@ -87,10 +87,20 @@ impl From<WorkflowError> for FlowFileError {
 /// Load a flow with the required readings of its roles. `known` resolves agents that the file does not
 /// define. All errors, including missing readings, are reported here, before anything runs.
 pub fn load_flow(path: &Path, known: impl Fn(&str) -> Option<Agent>) -> Result<Flow, FlowFileError> {
+    load_flow_with(path, BTreeMap::new(), known)
+}
+
+/// Like [`load_flow`], with values for `{{ctx.NAME}}` in prompts. They override those in the file.
+pub fn load_flow_with(
+    path: &Path,
+    variables: BTreeMap<String, String>,
+    known: impl Fn(&str) -> Option<Agent>,
+) -> Result<Flow, FlowFileError> {
     let document = workflow::parse(&read(path)?)?;
     let mut mistakes = Vec::new();
     let readings = load_readings(path, &document, &mut mistakes)?;
-    let flow = workflow::flow_of(&document, &readings, OwnAgents::Use, known)?;
+    let mut flow = workflow::flow_of(&document, &readings, OwnAgents::Use, known)?;
+    flow.variables.extend(variables);
     let is_about_reading = |mistake: &Mistake| mistake.why.starts_with("the required reading");
     // The missing readings were already reported with their paths.
     let has_missing_readings = !mistakes.is_empty();

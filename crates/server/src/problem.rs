@@ -137,6 +137,7 @@ pub fn status_of(code: &str) -> StatusCode {
         | "trigger.imported"
         | "flow.ended"
         | "flow.imported"
+        | "agent.mismatch"
         | "store.format"
         | "session.not_configured"
         | "budget_exceeded" => StatusCode::CONFLICT,

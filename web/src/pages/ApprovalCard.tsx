@@ -1,6 +1,7 @@
 // An approval or question of a turn, answered inline.
 import { useState } from "react";
 import { type Schemas, send } from "../api/client";
+import { cleanLine } from "../text/clean";
 import { Markdown } from "../text/Markdown";
 import { Badge, Button } from "../ui/base";
 import { Icon } from "../ui/icons";
@@ -48,6 +49,7 @@ export function ApprovalCard({ approval, question, session }: Props) {
         {isExpired && <Badge>not answered</Badge>}
       </p>
       <Markdown text={question} />
+      {approval.why && <p className="quiet">Asked because {cleanLine(approval.why, 300)}.</p>}
       {approval.reason && (
         <blockquote>
           <Markdown text={approval.reason} />

@@ -85,7 +85,12 @@ export function FlowRunView({ run }: { run: string }) {
             key={approval.approval}
             session={approval.session}
             question={approval.question}
-            approval={{ id: approval.approval, about: approval.kind, state: "open" }}
+            approval={{
+              id: approval.approval,
+              about: approval.kind,
+              state: "open",
+              why: approval.why ?? null,
+            }}
           />
         ))}
         {node && <NodePanel node={node} />}

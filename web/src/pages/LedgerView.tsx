@@ -1,5 +1,5 @@
 // The ledger: a line per round with action, result and cost, and the context use over the session's lifetime.
-import type { LedgerLine, Total } from "../api/client";
+import type { LedgerLine, Schemas, Total } from "../api/client";
 import { usePressure, useView } from "../api/queries";
 import { cleanLine } from "../text/clean";
 import { Badge, Empty, ErrorNote, Loading, Time } from "../ui/base";
@@ -110,6 +110,7 @@ function Rounds({ lines }: { lines: LedgerLine[] }) {
             <th scope="col">Round</th>
             <th scope="col">Action</th>
             <th scope="col">Result</th>
+            <th scope="col">Reason</th>
             <th scope="col">Tokens</th>
             <th scope="col">Cost</th>
             <th scope="col">Confidence</th>
@@ -131,6 +132,12 @@ function Rounds({ lines }: { lines: LedgerLine[] }) {
   );
 }
 
+/** A round that asked a person or was given up is not an error. */
+function toneOf(status: Schemas["RoundStatus"]): "good" | "warn" | "bad" {
+  if (status === "ok") return "good";
+  return status === "asked" || status === "backtracked" ? "warn" : "bad";
+}
+
 function Round({ line }: { line: LedgerLine }) {
   const { action, result } = line;
   return (
@@ -144,10 +151,15 @@ function Round({ line }: { line: LedgerLine }) {
       </td>
       <td>
         {result ? (
-          <Badge tone={result.status === "ok" ? "good" : "bad"}>{result.status}</Badge>
+          <Badge tone={toneOf(result.status)}>{result.status}</Badge>
         ) : (
           <Badge tone="warn">open</Badge>
         )}
+      </td>
+      <td className="wide">
+        <bdi className="quiet" title={line.reason ?? undefined}>
+          {cleanLine(line.reason ?? "", 160)}
+        </bdi>
       </td>
       <td>{result?.tokens ? count(result.tokens) : "–"}</td>
       <td>{typeof result?.cost_nano_usd === "number" ? money(result.cost_nano_usd) : "–"}</td>

@@ -37,6 +37,18 @@ test("an item with a known id replaces the earlier one, and the others stay the 
   assert.equal(merged[1], second);
 });
 
+test("an answer that was given up and a question say why", () => {
+  const base = feed.items.find((item) => item.approval) as FeedItem;
+  const why = "the model rated its answer 0.20, below 0.30";
+  const { approval, ...plain } = base;
+  assert(approval);
+  const givenUp: FeedItem = { ...plain, kind: "round", type: "event", label: "answer given up", text: why };
+  assert.equal(styleOf(givenUp), "event");
+  assert.equal(textOf(givenUp), `answer given up ${why}`);
+  const asked: FeedItem = { ...base, approval: { ...approval, state: "open", why } };
+  assert.match(textOf(asked), /Asked because the model rated its answer 0\.20, below 0\.30\./);
+});
+
 const EXPECTED = [
   "1 event: renamed Stones",
   "2 event: context /work/stones",

@@ -1,15 +1,18 @@
 //! Follows a turn without a screen. Prints the complete answer, every event as a JSON line, or nothing, as
 //! [`TurnOutput`] selects. Ctrl-C cancels the turn, and the command fails when the turn has ended.
+//! Answers that were given up are reported on stderr.
 
 use std::io::Write;
 
+use sapwood::core::entry::Body;
 use sapwood::core::project::event::Event;
 use sapwood::engine::turn::{Running, TurnReport};
 use sapwood::engine::{SessionEvent, Subscription};
 
+use super::view::given_up;
 use super::watch::SessionHandle;
 use crate::failure::{Exit, Failure, Result};
-use crate::render::{Out, clean};
+use crate::render::{Format, Out, clean, note};
 
 /// The output of a turn for programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,6 +67,11 @@ async fn cancel(handle: &SessionHandle) -> Result<()> {
 
 fn print_event(handle: &SessionHandle, event: &SessionEvent, show: TurnOutput, out: &mut Out) -> Result<()> {
     if show != TurnOutput::Events {
+        if let (TurnOutput::Answer, SessionEvent::Entry(record)) = (show, event)
+            && let Ok(Body::Round(round)) = record.decode()
+        {
+            given_up(&round).iter().for_each(|why| note(Format::Text, why));
+        }
         return Ok(());
     }
     match event {

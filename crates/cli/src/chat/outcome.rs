@@ -88,11 +88,12 @@ pub fn as_json(session: &sapwood::SessionId, report: &TurnReport) -> Value {
 
 /// The pending approval as text, with the commands that answer it.
 pub fn approval_instructions(pending: &PendingApproval) -> String {
-    let PendingApproval { approval, question, kind, call, .. } = pending;
+    let PendingApproval { approval, question, kind, call, why, .. } = pending;
     let about = call.as_ref().map(|call| format!("\n  {} {}", fit(&call.name, 40), short_input(call)));
     let answers = match kind.as_str() {
         "question" => format!("sapwood approve {approval} --text ANSWER"),
         _ => format!("sapwood approve {approval}\n  sapwood deny {approval} --reason WHY"),
     };
-    format!("waiting: {}{}\n  {answers}", clean(question), about.unwrap_or_default())
+    let why = why.as_ref().map(|why| format!("\n  because {}", clean(why))).unwrap_or_default();
+    format!("waiting: {}{}{why}\n  {answers}", clean(question), about.unwrap_or_default())
 }

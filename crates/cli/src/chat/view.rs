@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use sapwood::Part;
 use sapwood::core::content::{ToolCall, joined_text};
-use sapwood::core::entry::{AssistantMessage, Body, Compaction, ToolResult, UserMessage};
+use sapwood::core::entry::{AssistantMessage, Body, Compaction, Round, RoundStatus, ToolResult, UserMessage};
 use sapwood::engine::{FragmentKind, SessionEvent};
 
 use super::markdown::Markdown;
@@ -195,6 +195,7 @@ impl View {
             Body::ToolResult(result) => self.apply_tool_result(result),
             Body::UserMessage(message) => self.apply_user_message(message),
             Body::Compaction(compaction) => self.apply_compaction(compaction),
+            Body::Round(round) => self.apply_round(round),
             _ => {}
         }
     }
@@ -263,6 +264,15 @@ impl View {
         self.tool_line(format!("  {DIM}⊟ older messages were compacted ({by}){DIM:#}"));
     }
 
+    /// Say why an answer was given up. The next answer follows.
+    fn apply_round(&mut self, round: &Round) {
+        if let Some(why) = given_up(round) {
+            self.end_text();
+            let line = fit(&why, self.width.saturating_sub(4));
+            self.tool_line(format!("  {YELLOW}↶{YELLOW:#} {line}"));
+        }
+    }
+
     fn show_text(&mut self, text: &str) {
         if text.is_empty() {
             return;
@@ -313,6 +323,13 @@ impl View {
         self.out.push(line.trim_end().to_owned());
         self.previous = PreviousLine::Tool;
     }
+}
+
+/// Why the answer of a round was given up, for users; `None` for other rounds.
+pub fn given_up(round: &Round) -> Option<String> {
+    let is_given_up = round.result.as_ref().is_some_and(|result| result.status == RoundStatus::Backtracked);
+    let why = round.reason.as_deref().unwrap_or("its rating was too low");
+    is_given_up.then(|| format!("this answer was given up, and the model tries again: {}", clean(why)))
 }
 
 fn last_line(text: &str) -> &str {
@@ -396,6 +413,26 @@ mod tests {
         assert_eq!(shown(&mut view, answer(vec![Part::text("Hello, you.")])), "Hello, you.");
         view.apply_fragment(&FragmentKind::Token { text: "Twice".into() });
         assert_eq!(shown(&mut view, answer(vec![Part::text("Twice")])), "\nTwice");
+    }
+
+    #[test]
+    fn an_answer_that_was_given_up_says_why() {
+        let mut view = view();
+        shown(&mut view, answer(vec![Part::text("Perhaps.")]));
+        let result = sapwood::core::entry::RoundResult {
+            status: RoundStatus::Backtracked,
+            tokens: 1,
+            cost_nano_usd: None,
+        };
+        let action = sapwood::core::entry::Action {
+            kind: sapwood::core::entry::ActionKind::Answer,
+            what: String::new(),
+        };
+        let reason = Some("rated 0.10".to_owned());
+        let round =
+            Round { number: 1, action, result: Some(result), reason, confidence: Some(0.1), trace_id: None };
+        let line = shown(&mut view, Body::Round(round));
+        assert_eq!(line, "\n  ↶ this answer was given up, and the model tries again: rated 0.10");
     }
 
     #[test]

@@ -86,6 +86,9 @@ impl ApprovalPrompt {
             }
             _ => format!("{YELLOW}?{YELLOW:#} {BOLD}{}{BOLD:#}", clean(&self.pending.question)),
         }];
+        if let Some(why) = &self.pending.why {
+            lines.push(format!("    {DIM}because {}{DIM:#}", fit(why, width.saturating_sub(14))));
+        }
         if let Some(call) = self.pending.call.as_ref().filter(|_| !self.is_question()) {
             let mut fields = field_lines(&call.input.to_value());
             let more = fields.split_off(fields.len().min(QUESTION_LINES_MAX));

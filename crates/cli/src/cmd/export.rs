@@ -32,8 +32,10 @@ enum ExportFormatArg {
     Pi,
     /// operator session file
     Operator,
-    /// transcript.json of a role
+    /// transcript.json of a role; with a directory as output, also its feed.json
     RoleFiles,
+    /// feed.json of a role
+    RoleFeed,
     /// Context as OpenAI messages
     Messages,
     /// Context as Anthropic messages
@@ -53,6 +55,7 @@ impl ExportFormatArg {
             ExportFormatArg::Pi => "pi",
             ExportFormatArg::Operator => "operator",
             ExportFormatArg::RoleFiles => "role-files",
+            ExportFormatArg::RoleFeed => "role-feed",
             ExportFormatArg::Messages => "messages",
             ExportFormatArg::MessagesAnthropic => "messages-anthropic",
             ExportFormatArg::Markdown => "markdown",
@@ -68,7 +71,8 @@ impl ExportFormatArg {
 Examples:
   sapwood export @last -o session.jsonl
   sapwood export @last --format markdown
-  sapwood export @last --format html -o session.html --force")]
+  sapwood export @last --format html -o session.html --force
+  sapwood export flow-harbour__owner --format role-files -o roles/owner/")]
 pub struct ExportArgs {
     /// Session id, unique prefix, or @last
     session: String,
@@ -87,21 +91,20 @@ pub async fn run(app: &mut App, args: ExportArgs) -> Result<()> {
     let session = app.session(&args.session).await?;
     let summary = app.engine.directory().summary(&app.scope, &session).await?;
     let file = args.output.filter(|path| path.as_os_str() != "-");
-    if let Some(path) = file.as_ref().filter(|path| path.is_dir()) {
-        return Err(Failure::usage(
-            format!("{} is a directory", path.display()),
-            "give the path of a file in it",
-        ));
-    }
-    if let Some(path) = file.as_ref().filter(|path| !args.force && path.exists()) {
+    let outputs = outputs_of(args.format, file)?;
+    if let Some((path, _)) = outputs.iter().find(|(path, _)| !args.force && path.exists()) {
         let message = format!("{} already exists", path.display());
         return Err(Failure::usage(message, "use --force to overwrite it"));
     }
     // Record the export first: even an incomplete copy discloses data.
     app.engine.views().record_export(&app.scope, &session, args.format.name()).await?;
-    match file {
-        Some(path) => export_to_file(app, &summary, args.format, &path).await?,
-        None => {
+    match outputs.is_empty() {
+        false => {
+            for (path, format_arg) in &outputs {
+                export_to_file(app, &summary, *format_arg, path).await?;
+            }
+        }
+        true => {
             let out = Out::new(Format::Json);
             write_session(app, &summary, args.format, out).await.map_err(on_stdout).map(drop)?;
         }
@@ -114,6 +117,26 @@ pub async fn run(app: &mut App, args: ExportArgs) -> Result<()> {
             .await?;
     }
     Ok(())
+}
+
+/// Returns the files to write, none for stdout. A directory is accepted only for role files, which are two files.
+fn outputs_of(
+    format_arg: ExportFormatArg,
+    output: Option<PathBuf>,
+) -> Result<Vec<(PathBuf, ExportFormatArg)>> {
+    let Some(path) = output else { return Ok(Vec::new()) };
+    let names_directory = path.is_dir() || path.as_os_str().as_encoded_bytes().ends_with(b"/");
+    match (names_directory, format_arg) {
+        (false, _) => Ok(vec![(path, format_arg)]),
+        (true, ExportFormatArg::RoleFiles) => {
+            std::fs::create_dir_all(&path).map_err(|error| Failure::file(&path, &error))?;
+            let transcript = (path.join("transcript.json"), ExportFormatArg::RoleFiles);
+            Ok(vec![transcript, (path.join("feed.json"), ExportFormatArg::RoleFeed)])
+        }
+        (true, _) => {
+            Err(Failure::usage(format!("{} is a directory", path.display()), "give the path of a file in it"))
+        }
+    }
 }
 
 /// Writes a temporary file and renames it when it is complete.
@@ -201,6 +224,7 @@ async fn write_session<W: Write>(
         ExportFormatArg::Pi => write_tree(app, summary, Dialect::Pi, to).await,
         ExportFormatArg::Operator => write_tree(app, summary, Dialect::Operator, to).await,
         ExportFormatArg::RoleFiles => write_page(app, summary, PageFormat::RoleFiles, to).await,
+        ExportFormatArg::RoleFeed => write_page(app, summary, PageFormat::RoleFeed, to).await,
         ExportFormatArg::Messages => write_page(app, summary, PageFormat::Messages, to).await,
         ExportFormatArg::MessagesAnthropic => {
             write_page(app, summary, PageFormat::MessagesAnthropic, to).await

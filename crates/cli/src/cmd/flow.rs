@@ -12,10 +12,11 @@ use sapwood::core::flow::{Flow, RunOutcome};
 use sapwood::core::port::clock::Clock;
 use sapwood::core::project::feed::Feed;
 use sapwood::engine::flow::{FlowReport, Mirror, RUN_PREFIX, RunView, RunningFlow, StartFlow};
-use sapwood::flow::{RoleFiles, load_flow};
+use sapwood::flow::{RoleFiles, load_flow_with};
 use sapwood::{Seq, SessionId};
 use serde_json::json;
 
+use super::session_options::pair_of;
 use crate::app::App;
 use crate::chat::outcome::approval_instructions;
 use crate::failure::{Failure, Result};
@@ -44,15 +45,19 @@ enum FlowCommand {
     #[command(after_help = "\
 Examples:
   sapwood flow run flow.yaml --input \"the harbour\"
-  sapwood flow run flow.yaml --id harbour --mirror roles")]
+  sapwood flow run flow.yaml --id harbour --mirror roles --var project=sapwood")]
     Run(RunArgs),
     /// Check a flow file and report every mistake
     #[command(after_help = "\
 Examples:
-  sapwood flow check flow.yaml")]
+  sapwood flow check flow.yaml
+  sapwood flow check flow.yaml --var project=sapwood")]
     Check {
         /// Flow file
         file: PathBuf,
+        /// Value of {{ctx.NAME}} in prompts; repeatable
+        #[arg(long = "var", value_name = "NAME=VALUE")]
+        variables: Vec<String>,
     },
     /// Show a run's graph and the status of each node
     #[command(after_help = "\
@@ -108,6 +113,9 @@ struct RunArgs {
     /// Run the improvement pass after the forward pass
     #[arg(long)]
     improve: bool,
+    /// Value of {{ctx.NAME}} in prompts, stored as plain text; repeatable, overrides the flow file
+    #[arg(long = "var", value_name = "NAME=VALUE")]
+    variables: Vec<String>,
     /// Working directory of the roles; default: the current directory
     #[arg(long, value_name = "DIR")]
     cwd: Option<PathBuf>,
@@ -116,7 +124,7 @@ struct RunArgs {
 pub async fn run(app: &mut App, args: FlowArgs) -> Result<()> {
     match args.command {
         FlowCommand::Run(args) => start(app, args).await,
-        FlowCommand::Check { file } => check(app, &file),
+        FlowCommand::Check { file, variables } => check(app, &file, &variables),
         FlowCommand::Show { run } => {
             let run = app.engine.flows().find(&app.scope, &run).await?;
             let view = app.engine.flows().show(&app.scope, &run).await?;
@@ -130,7 +138,7 @@ pub async fn run(app: &mut App, args: FlowArgs) -> Result<()> {
 
 async fn start(app: &mut App, args: RunArgs) -> Result<()> {
     app.open_backends()?;
-    let flow = load(app, &args.file)?;
+    let flow = load(app, &args.file, &args.variables)?;
     let cwd = Some(super::new::directory(args.cwd)?);
     let id = args.id.map(|id| if id.starts_with(RUN_PREFIX) { id } else { format!("{RUN_PREFIX}{id}") });
     let run = id.map(|id| id.parse()).transpose().map_err(sapwood::Error::from)?;
@@ -141,8 +149,8 @@ async fn start(app: &mut App, args: RunArgs) -> Result<()> {
     deliver(app, running, mirror, Seq::ZERO).await
 }
 
-fn check(app: &mut App, file: &std::path::Path) -> Result<()> {
-    let flow = load(app, file)?;
+fn check(app: &mut App, file: &std::path::Path, variables: &[String]) -> Result<()> {
+    let flow = load(app, file, variables)?;
     if app.out.is_json() {
         return app
             .out
@@ -158,11 +166,12 @@ fn check(app: &mut App, file: &std::path::Path) -> Result<()> {
 }
 
 /// Loads a flow and resolves its agents from the project and the user.
-fn load(app: &App, file: &std::path::Path) -> Result<Flow> {
+fn load(app: &App, file: &std::path::Path, variables: &[String]) -> Result<Flow> {
     let agents = app.paths.agents();
     let find_agent = |name: &str| agents.choose(Some(name), &app.paths.config).ok();
     let failed = |error: sapwood::flow::FlowFileError| Failure::new(error.code(), error.to_string());
-    let mut flow = load_flow(file, find_agent).map_err(failed)?;
+    let variables = variables.iter().map(|given| pair_of(given)).collect::<Result<_>>()?;
+    let mut flow = load_flow_with(file, variables, find_agent).map_err(failed)?;
     // Agents without a model use the configured model, as in other commands.
     let model = app.default_model();
     let fill = |agent: &mut Agent| agent.model = agent.model.take().or_else(|| Some(model.clone()));

@@ -8,7 +8,7 @@ use crate::app::App;
 use crate::failure::Result;
 use crate::render::{Table, cost, local_time};
 
-/// Show one line per round: action, result, cost, confidence
+/// Show one line per round: action, result, cost, confidence, reason
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -29,8 +29,8 @@ pub async fn run(app: &mut App, args: LedgerArgs) -> Result<()> {
         return Ok(());
     }
     let rows: Vec<Vec<String>> = lines.iter().map(row).collect();
-    let head = ["ROUND", "TIME", "ACTION", "WHAT", "RESULT", "TOKENS", "COST", "CONFIDENCE"];
-    Table { head: &head, rows, flexible: 3 }.print(&mut app.out)
+    let head = ["ROUND", "TIME", "ACTION", "WHAT", "RESULT", "TOKENS", "COST", "CONFIDENCE", "REASON"];
+    Table { head: &head, rows, flexible: 8 }.print(&mut app.out)
 }
 
 fn row(line: &LedgerLine) -> Vec<String> {
@@ -50,5 +50,6 @@ fn row(line: &LedgerLine) -> Vec<String> {
     let sure = line.confidence.map_or_else(dash, |confidence| format!("{confidence:.2}"));
     let time = local_time(line.at.0);
     let what = line.action.what.clone();
-    vec![line.round.to_string(), time, action.to_owned(), what, status.to_owned(), tokens, price, sure]
+    let why = line.reason.clone().unwrap_or_default();
+    vec![line.round.to_string(), time, action.to_owned(), what, status.to_owned(), tokens, price, sure, why]
 }

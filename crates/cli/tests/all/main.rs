@@ -15,12 +15,14 @@ mod canary;
 mod chat;
 mod compact;
 mod compat;
+mod confidence;
 mod errors;
 mod events;
 mod examples;
 #[cfg(target_os = "linux")]
 mod flat;
 mod flow_kill;
+mod flow_sessions;
 mod flows;
 mod format_2;
 mod gate;

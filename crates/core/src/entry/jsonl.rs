@@ -124,7 +124,8 @@ pub fn write_line_with(
         parent_id,
         timestamp: meta.at,
         by: &meta.by,
-        turn: meta.turn,
+        // A cancel request names its turn in its body, which has the same key.
+        turn: meta.turn.filter(|_| meta.kind != Kind::CancelAsked),
         version: extra.version,
         key: extra.key,
         request: extra.request,
@@ -151,6 +152,15 @@ pub fn type_head(kind: Kind) -> String {
 pub fn read_line(version: u32, line: &[u8]) -> Result<EntryLine, CodecError> {
     let kind = codec::peek_kind(line)?;
     let malformed = |source| CodecError::Malformed { kind, source };
+    let deduplicated;
+    let line = match kind {
+        // Earlier builds wrote the turn of a cancel request twice.
+        Kind::CancelAsked => {
+            deduplicated = without_duplicate_keys(line).map_err(malformed)?;
+            &deduplicated
+        }
+        _ => line,
+    };
     let envelope: EnvelopeIn = serde_json::from_slice(line).map_err(malformed)?;
     // Decoding a body ignores unknown keys, including those of the envelope.
     let body = codec::decode(envelope.version.unwrap_or(version), kind, line)?;
@@ -168,9 +178,17 @@ pub fn read_line(version: u32, line: &[u8]) -> Result<EntryLine, CodecError> {
     })
 }
 
+/// Write an object again, with the last value of each key.
+fn without_duplicate_keys(line: &[u8]) -> serde_json::Result<Vec<u8>> {
+    let fields: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(line)?;
+    serde_json::to_vec(&fields)
+}
+
 #[cfg(test)]
 mod tests {
-    use super::super::{CustomInfo, Graft, GraftWhat, LOG_VERSION, LeafMoved, Meta, UserMessage};
+    use super::super::{
+        CancelAsked, CustomInfo, Graft, GraftWhat, LOG_VERSION, LeafMoved, Meta, UserMessage,
+    };
     use super::*;
     use crate::content::{Json, Part};
 
@@ -200,7 +218,8 @@ mod tests {
             what: GraftWhat::Artifact { name: "a \"b\"".to_owned() },
         };
         let message = UserMessage { parts: vec![Part::text("one\ntwo")], origin: None };
-        let bodies: [Body; 3] = [message.into(), graft.into(), LeafMoved { to: None }.into()];
+        let cancel = CancelAsked { turn: TurnId::mint(TimestampMs(1), 1) };
+        let bodies: [Body; 4] = [message.into(), graft.into(), LeafMoved { to: None }.into(), cancel.into()];
         for body in bodies {
             let record = record(body.clone());
             let mut out = Vec::new();
@@ -228,6 +247,15 @@ mod tests {
         let line = read_line(LOG_VERSION, &out[6..]).unwrap();
         let read = (line.key.as_deref(), line.request.as_deref(), line.more, line.parent_id);
         assert_eq!(read, (Some("k"), Some("r"), true, None));
+    }
+
+    #[test]
+    fn a_cancel_request_with_its_turn_written_twice_is_read() {
+        let (id, turn) = (parent(), TurnId::mint(TimestampMs(1), 1));
+        let line =
+            format!(r#"{{"type":"cancel_asked","id":"{id}","timestamp":5,"turn":"{turn}","turn":"{turn}"}}"#);
+        let line = read_line(LOG_VERSION, line.as_bytes()).unwrap();
+        assert_eq!((line.turn, line.body), (Some(turn), CancelAsked { turn }.into()));
     }
 
     #[test]

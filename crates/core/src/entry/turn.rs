@@ -185,6 +185,12 @@ pub struct ApprovalDeadlines {
 }
 
 impl ApprovalAsked {
+    /// Why a person was asked, from `details`; `None` if it is not recorded.
+    pub fn why(&self) -> Option<String> {
+        let details = self.details.as_ref().map(Json::to_value).unwrap_or_default();
+        details["why"].as_str().map(str::to_owned)
+    }
+
     /// The kind of the question, from `details`: `tool`, `question`, `budget`, `confidence`; empty if absent.
     pub fn kind(&self) -> String {
         let details = self.details.as_ref().map(Json::to_value).unwrap_or_default();

@@ -11,6 +11,7 @@ use super::machine::VisitKey;
 use super::state::{EdgeStatus, FEEDBACK, RunState};
 use crate::content::ToolCall;
 use crate::entry::{Body, FlowAssigned};
+use crate::port::tool::FsScope;
 
 pub const HANDOFF_TOOL: &str = "handoff";
 /// Maximum size of an artifact inside a handoff, in bytes.
@@ -35,6 +36,12 @@ pub struct Assignment {
     pub forward: Vec<ForwardTarget>,
     pub backward: Vec<String>,
     pub received_from: Vec<String>,
+    /// The only tools available during the visit, among those of the session. Empty: all of them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tools: Vec<String>,
+    /// The file access during the visit, at most that of the session.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fs_scope: Option<FsScope>,
 }
 
 /// An outgoing forward edge.
@@ -104,6 +111,8 @@ impl Assignment {
             forward: state.edges_from(&node.id, EdgeKind::Forward).map(target).collect(),
             backward: back.collect(),
             received_from: received.iter().map(|received| received.from.clone()).collect(),
+            tools: node.tools.clone(),
+            fs_scope: node.fs_scope,
         }
     }
 

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use crate::agent::Agent;
+use crate::port::tool::FsScope;
 
 /// Maximum number of nodes. A flow exported from a long session has one node per turn.
 pub const NODES_MAX: usize = 100_000;
@@ -20,6 +21,8 @@ pub const ID_BYTES_MAX: usize = 64;
 pub const READINGS_BYTES_MAX: usize = 1 << 20;
 /// The agent of nodes that do not specify an agent.
 pub const AGENT_DEFAULT: &str = "default";
+/// Maximum length of a chain of forks within a flow. A longer chain, or a cycle, has the default agent.
+const FORK_CHAIN_MAX: usize = 16;
 
 /// A graph of roles that hand work to each other.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -44,6 +47,9 @@ pub struct Flow {
     /// The text of each reading, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub readings: BTreeMap<String, String>,
+    /// The values of `{{ctx.NAME}}` in prompts, by name. Plain text, never secrets.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub variables: BTreeMap<String, String>,
     /// The pass after the work in which roles reflect on it. `None`: no such pass is defined.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub improvement: Option<Improvement>,
@@ -79,12 +85,16 @@ pub struct Node {
     /// The id of the node's agent. Defaults to the role's agent, then to [`AGENT_DEFAULT`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<String>,
-    /// The task. `{{input}}` is replaced by the run's input, and `{{NODE}}` by that node's artifact or last answer.
+    /// The task. `{{input}}` is replaced by the run's input, `{{NODE}}` by that node's artifact or last answer, and
+    /// `{{ctx.NAME}}` by the variable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt: Option<String>,
-    /// Tools that the node's prompt suggests. They do not add to the agent's tools.
+    /// The only tools available at the node, among those of its session. Empty leaves the session's tools as they are.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tools: Vec<String>,
+    /// The file access at the node, at most that of its session. `None` leaves the session's as it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fs_scope: Option<FsScope>,
     /// The id of the session to use, which may belong to another run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_id: Option<String>,
@@ -119,6 +129,7 @@ impl Node {
             agent: None,
             prompt: None,
             tools: Vec::new(),
+            fs_scope: None,
             session_id: None,
             fork_from: None,
             join: Join::default(),
@@ -286,11 +297,32 @@ impl Flow {
         self.roles.get(instance).or_else(|| self.roles.get(base_role(instance)))
     }
 
-    /// The id of a node's agent.
-    pub fn agent_of(&self, node: &Node) -> String {
+    /// The id of the agent that a node or its role names; `None` if neither does.
+    pub fn named_agent(&self, node: &Node) -> Option<String> {
         let role = node.role.as_deref().and_then(|role| self.role(role));
-        let named = node.agent.clone().or_else(|| role.and_then(|role| role.agent.clone()));
-        named.unwrap_or_else(|| AGENT_DEFAULT.to_owned())
+        node.agent.clone().or_else(|| role.and_then(|role| role.agent.clone()))
+    }
+
+    /// The id of a node's agent. A fork has the agent of the session that it forks.
+    pub fn agent_of(&self, node: &Node) -> String {
+        let mut node = node;
+        for _ in 0..FORK_CHAIN_MAX {
+            if let Some(named) = self.named_agent(node) {
+                return named;
+            }
+            let Some(source) = self.fork_source(node) else { break };
+            node = source;
+        }
+        AGENT_DEFAULT.to_owned()
+    }
+
+    /// The node of this flow whose session a node forks. `None` if the node forks nothing or a session outside the flow.
+    pub fn fork_source(&self, node: &Node) -> Option<&Node> {
+        let named = node.fork_from.as_deref()?;
+        let is_role = |node: &&Node| node.role.as_deref() == Some(named) && node.fork_from.is_none();
+        let is_session = |node: &&Node| node.session_id.as_deref() == Some(named);
+        let role_or_node = self.nodes.iter().find(is_role).or_else(|| self.node(named));
+        role_or_node.or_else(|| self.nodes.iter().find(is_session))
     }
 
     /// The names of a node's required readings, starting with those of its role.

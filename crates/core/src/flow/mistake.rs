@@ -9,8 +9,11 @@ use super::graph::{
     Node, NodeKind, READINGS_BYTES_MAX, Route, is_plain,
 };
 use super::graph_index::GraphIndex;
-use super::template::template_names;
+use super::template::{VARIABLE_PREFIX, template_names};
+use crate::agent::Agent;
 use crate::id::SessionId;
+use crate::secret_shape::looks_like_key;
+use crate::settings::variables_in;
 
 /// A mistake in a flow.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -52,7 +55,18 @@ impl Flow {
             self.check_paths(&index, &mut found);
         }
         self.check_readings(&mut found);
+        self.check_feedback(&mut found);
+        self.check_variables(&mut found);
         found.0
+    }
+
+    /// The variables that an agent's prompt needs and that the flow does not set.
+    pub fn unset_variables<'a>(&self, agent: &'a Agent) -> Vec<&'a str> {
+        let mut names = agent.system_prompt.as_deref().map(variables_in).unwrap_or_default();
+        names.retain(|name| !self.variables.contains_key(*name));
+        names.sort_unstable();
+        names.dedup();
+        names
     }
 
     fn check_size(&self, found: &mut MistakeList) {
@@ -132,8 +146,14 @@ impl Flow {
                 "a choice of route, a backward edge and a person's consent need `handoff: tool`".to_owned();
             found.add(&place, why);
         }
+        let source = self.fork_source(node).map(|source| self.agent_of(source));
+        if let Some(source) = source.filter(|source| *source != agent) {
+            let why = format!("it forks a session of agent {source}, but names agent {agent}");
+            found.add(&place, why);
+        }
+        self.check_placeholders(&place, node.prompt.as_deref(), found);
         for name in template_names(node.prompt.as_deref().unwrap_or_default()) {
-            if name != "input" && index.node(&name).is_none() {
+            if name != "input" && !name.starts_with(VARIABLE_PREFIX) && index.node(&name).is_none() {
                 found.add(&place, format!("its prompt names {{{{{name}}}}}, but there is no such node"));
             }
         }
@@ -186,7 +206,13 @@ impl Flow {
                 found.add(&place, format!("the required reading {name} is missing"));
             }
         }
+    }
+
+    fn check_feedback(&self, found: &mut MistakeList) {
+        let prompt = self.improvement.as_ref().and_then(|pass| pass.prompt.as_deref());
+        self.check_placeholders("the improvement pass", prompt, found);
         if let Some(feedback) = self.improvement.as_ref().and_then(|pass| pass.feedback.as_ref()) {
+            self.check_placeholders("the feedback", feedback.prompt.as_deref(), found);
             let agent = feedback.agent.as_deref().unwrap_or(AGENT_DEFAULT);
             if !is_plain(&feedback.role) {
                 found.add("the feedback", "its role must be 1 to 64 letters, digits, - and _".to_owned());
@@ -196,4 +222,45 @@ impl Flow {
             }
         }
     }
+
+    /// Check that a prompt's `{{ctx.NAME}}` are set.
+    fn check_placeholders(&self, place: &str, prompt: Option<&str>, found: &mut MistakeList) {
+        let mut seen = BTreeSet::new();
+        for name in template_names(prompt.unwrap_or_default()) {
+            let Some(variable) = name.strip_prefix(VARIABLE_PREFIX) else { continue };
+            if !self.variables.contains_key(variable) && seen.insert(name.clone()) {
+                found.add(place, unset(variable));
+            }
+        }
+    }
+
+    /// Check the variables of the agents' prompts. An agent that is used only in named sessions is checked when the run
+    /// starts: if the session exists, it has its own variables.
+    fn check_variables(&self, found: &mut MistakeList) {
+        let is_new = |node: &&Node| {
+            let is_fork_of_other = node.fork_from.is_some() && self.fork_source(node).is_none();
+            node.kind == NodeKind::Agent && node.session_id.is_none() && !is_fork_of_other
+        };
+        let mut used: BTreeSet<String> =
+            self.nodes.iter().filter(is_new).map(|node| self.agent_of(node)).collect();
+        let feedback = self.improvement.as_ref().and_then(|pass| pass.feedback.as_ref());
+        used.extend(feedback.map(|feedback| feedback.agent.as_deref().unwrap_or(AGENT_DEFAULT).to_owned()));
+        for (id, agent) in used.iter().filter_map(|id| self.agents.get_key_value(id)) {
+            for variable in self.unset_variables(agent) {
+                found.add(&format!("agent {id}"), unset(variable));
+            }
+        }
+        for (name, _) in self.variables.iter().filter(|(_, value)| looks_like_key(value).is_some()) {
+            let why = "its value looks like a key or a password; variables are stored as plain text, so store it as a \
+                secret and refer to it as secret:NAME";
+            found.add(&format!("variable {name}"), why.to_owned());
+        }
+    }
+}
+
+fn unset(variable: &str) -> String {
+    format!(
+        "its prompt needs {{{{ctx.{variable}}}}}, which is not set; set it with --var {variable}=VALUE, or under \
+         `variables` in the flow"
+    )
 }

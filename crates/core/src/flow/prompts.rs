@@ -7,6 +7,7 @@ use super::assignment::{Assignment, Handoff};
 use super::event::{Artifact, Received};
 use super::graph::{Consent, Flow, HandoffBy, Node};
 use super::state::RunState;
+use super::template::VARIABLE_PREFIX;
 
 /// Maximum length of the one-line description of the work, in characters.
 const WORK_CHARS_MAX: usize = 200;
@@ -32,10 +33,14 @@ pub fn render_prompt(state: &RunState, node: &Node) -> String {
     text
 }
 
-/// The value of a placeholder: the run's input for `input`; otherwise the artifact or last answer of the node.
+/// The value of a placeholder: the run's input for `input`, a variable for `ctx.NAME`, otherwise the artifact or last
+/// answer of the node.
 fn value_of<'t>(state: &'t RunState, artifacts: &BTreeMap<&str, &'t str>, name: &str) -> &'t str {
     if name == "input" {
         return &state.input;
+    }
+    if let Some(variable) = name.strip_prefix(VARIABLE_PREFIX) {
+        return state.flow.variables.get(variable).map(String::as_str).unwrap_or_default();
     }
     let last_answer = || state.nodes.get(name).map(|node| node.said.as_str());
     artifacts.get(name).copied().or_else(last_answer).unwrap_or_default()
@@ -44,23 +49,38 @@ fn value_of<'t>(state: &'t RunState, artifacts: &BTreeMap<&str, &'t str>, name: 
 /// The system prompt: the role, its record folder, how to hand over, and the required readings. It is built once per
 /// session and stored in its log.
 pub fn system_prompt(state: &RunState, node: &Node, agent_prompt: Option<&str>) -> String {
-    let flow = &state.flow;
-    let mut parts: Vec<String> = vec![introduction(flow, node)];
+    let mut parts: Vec<String> = vec![introduction(&state.flow, node)];
     parts.extend(agent_prompt.map(str::to_owned));
-    parts.push(format!(
+    parts.extend(contract_parts(state, node));
+    parts.join("\n\n")
+}
+
+/// What a role needs to know in a session that keeps its own system prompt: the same as in [`system_prompt`], without
+/// an agent's prompt. The note for entering a node begins with it.
+pub fn briefing(state: &RunState, node: &Node) -> String {
+    let mut parts: Vec<String> = vec![introduction(&state.flow, node)];
+    parts.extend(contract_parts(state, node));
+    parts.join("\n\n")
+}
+
+/// The record folder, how to hand over, and the required readings of the role.
+fn contract_parts(state: &RunState, node: &Node) -> Vec<String> {
+    let flow = &state.flow;
+    let mut parts = vec![format!(
         "Your record folder is {}, relative to the working directory. Keep notes for later there.",
         state.record_folder(node)
-    ));
+    )];
     if node.handoff == HandoffBy::Tool {
         parts.push(CONTRACT.to_owned());
     }
     let role = node.role.as_deref().and_then(|role| flow.role(role));
     let of_role: &[String] = role.map(|role| role.readings.as_slice()).unwrap_or_default();
     parts.extend(readings_text(flow, of_role));
-    parts.join("\n\n")
+    parts
 }
 
-fn introduction(flow: &Flow, node: &Node) -> String {
+/// The first paragraph of a role's system prompt. It shows whether a session already has that prompt.
+pub fn introduction(flow: &Flow, node: &Node) -> String {
     let who = node.who();
     let mut text = format!("You are {who} in the flow {:?}.", flow.title());
     if let Some(about) = node.role.as_deref().and_then(|role| flow.role(role)?.description.as_deref()) {
@@ -102,7 +122,7 @@ pub fn entry_note(state: &RunState, node: &Node, assignment: &Assignment) -> Str
         vec![format!("You enter node {} of the flow {:?}. {visit}", assignment.node, assignment.flow)];
     parts.push(format!("The work: {}", work_line(state, node)));
     if !node.tools.is_empty() {
-        parts.push(format!("Suggested tools: {}.", node.tools.join(", ")));
+        parts.push(format!("This node is limited to these tools: {}.", node.tools.join(", ")));
     }
     parts.extend(readings_text(&state.flow, &node.readings));
     let received = state.nodes.get(&node.id).map(|state| state.received.as_slice()).unwrap_or_default();

@@ -7,6 +7,9 @@ pub const REFLECT: &str = "The work is done. Review your work in this run: what 
 pub const FEEDBACK_WORK: &str = "Below are the findings of every role of a run that you did not take part in. Write \
     feedback for the owner of this flow: what to change, and why, the most important first.";
 
+/// The prefix of a placeholder that names a variable.
+pub const VARIABLE_PREFIX: &str = "ctx.";
+
 /// The names of the `{{NAME}}` placeholders, in text order.
 pub fn template_names(template: &str) -> Vec<String> {
     let mut names = Vec::new();

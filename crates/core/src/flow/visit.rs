@@ -8,6 +8,8 @@ use crate::id::TurnId;
 
 /// The `reason` of the note with the request to repair a handoff.
 pub const REPAIR_REASON: &str = "flow.repair";
+/// The `channel` of the messages that a flow sends to its roles.
+pub const FLOW_CHANNEL: &str = "flow";
 /// The `reason` of the note for entering a node.
 pub const ENTRY_REASON: &str = "flow.entry";
 

@@ -11,8 +11,8 @@ pub use super::feed_item::{
 use crate::approval::Escalation;
 use crate::content::{Part, ToolCall};
 use crate::entry::{
-    ApprovalAnswer, ArtifactPut, ArtifactUse, AssistantMessage, Body, Entry, Outcome, Stop, SystemNote,
-    ToolResult,
+    ApprovalAnswer, ArtifactPut, ArtifactUse, AssistantMessage, Body, Entry, Outcome, Round, RoundStatus, Stop,
+    SystemNote, ToolResult,
 };
 use crate::flow::visit::{ENTRY_REASON, REPAIR_REASON};
 use crate::flow::{Assignment, HANDOFF_TOOL, RunEvent, RunOutcome};
@@ -170,8 +170,8 @@ impl Feed {
             }
             Body::ContextSet(set) => self.push(entry, Event, "context changed", set.context.to_string()),
             Body::LimitsChanged(changed) => self.push(entry, Event, "limits changed", changed.to_string()),
+            Body::Round(round) => self.push_round(entry, round),
             Body::CustomMessage(_)
-            | Body::Round(_)
             | Body::TurnTerms(_)
             | Body::UsageReported(_)
             | Body::MemoryLearned(_) => {}
@@ -219,7 +219,7 @@ impl Feed {
                 let question = asked.question.clone();
                 let mut item = FeedItem::new(entry, id, FeedType::Waiting, "approval", question);
                 let (id, about, state) = (asked.approval.clone(), asked.kind(), FeedApprovalState::Open);
-                item.approval = Some(FeedApproval { id, about, state, reason: None });
+                item.approval = Some(FeedApproval { id, about, state, why: asked.why(), reason: None });
                 self.asked.push(asked.approval.clone());
                 self.push_pending(PendingKey::Approval(asked.approval.clone()), item);
             }
@@ -270,6 +270,15 @@ impl Feed {
         let mut item = FeedItem::new(entry, entry.meta.seq.to_string(), kind, label, entry.body.text());
         item.parts = parts_beyond_text(parts);
         self.items.push(item);
+    }
+
+    /// Add an item for a round that the other items do not explain: an answer that was given up.
+    fn push_round(&mut self, entry: &Entry, round: &Round) {
+        let status = round.result.as_ref().map(|result| result.status);
+        if status == Some(RoundStatus::Backtracked) {
+            let text = round.reason.clone().unwrap_or_default();
+            self.push(entry, FeedType::Event, "answer given up", text);
+        }
     }
 
     fn push_note(&mut self, entry: &Entry, note: &SystemNote) {

@@ -129,6 +129,9 @@ pub struct FeedApproval {
     /// `tool`, `question`, `budget` or `confidence`; empty if unknown.
     pub about: String,
     pub state: FeedApprovalState,
+    /// Why a person was asked, if it is recorded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
     /// The reason given with the answer, or the answer to a question.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,

@@ -15,6 +15,9 @@ pub struct LedgerLine {
     pub action: Action,
     /// Absent while the round runs, and if the process died before the round ended.
     pub result: Option<RoundResult>,
+    /// Why the round failed, was refused, asked a person or was given up.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
     pub confidence: Option<f32>,
     pub trace_id: Option<String>,
 }
@@ -32,8 +35,10 @@ impl Ledger {
         let same = |line: &&mut LedgerLine| line.turn == turn && line.round == round.number;
         if let Some(line) = self.lines.iter_mut().rev().take(16).find(same) {
             line.result.clone_from(&round.result);
+            line.reason.clone_from(&round.reason);
             line.confidence = round.confidence.or(line.confidence);
-            line.trace_id = round.trace_id.clone().or(line.trace_id.take());
+            // The trace of the process that opened the round, even if another process finished the round.
+            line.trace_id = line.trace_id.take().or_else(|| round.trace_id.clone());
             line.action.clone_from(&round.action);
             return;
         }
@@ -44,6 +49,7 @@ impl Ledger {
             round: round.number,
             action: round.action.clone(),
             result: round.result.clone(),
+            reason: round.reason.clone(),
             confidence: round.confidence,
             trace_id: round.trace_id.clone(),
         });

@@ -13,4 +13,5 @@ pub mod rounds;
 pub mod session_filter;
 pub mod summary;
 pub mod timeline;
+pub mod turn_outcomes;
 pub mod usage;

@@ -5,14 +5,14 @@
 use std::collections::{BTreeMap, HashSet};
 
 use super::confidence::take_rating;
-use super::state::{BUDGET, CONFIDENCE, CONSENT, CallState, CallStatus, TurnState};
+use super::question::{Asking, question_of};
+use super::state::{BUDGET, CONSENT, CallState, CallStatus, TurnState};
 use super::{Answer, Effect, Input, TurnStep};
 use crate::agent::{Confidence, Limits};
-use crate::content::{Json, Part, ToolCall};
+use crate::content::{Part, ToolCall};
 use crate::entry::{
-    Action, ActionKind, ApprovalAnswer, ApprovalAsked, AssistantMessage, Body, BranchSummary, Compaction,
-    Details, InputTaken, LeafMoved, Outcome, Round, RoundResult, RoundStatus, Stop, ToolResult, Trigger,
-    TurnEnded, TurnStarted, UserMessage,
+    ApprovalAnswer, AssistantMessage, Body, BranchSummary, Compaction, Details, InputTaken, LeafMoved,
+    Outcome, RoundStatus, Stop, ToolResult, Trigger, TurnEnded, TurnStarted, UserMessage,
 };
 use crate::flow::assignment::Question;
 use crate::flow::{Assignment, visit::DECLINED};
@@ -94,7 +94,7 @@ impl Machine {
                     "May {} of the flow {:?} see the roles' findings?",
                     assignment.role, assignment.flow
                 );
-                machine.ask(&mut step, question, None, CONSENT);
+                machine.ask(&mut step, Asking { question, kind: CONSENT, why: None }, None);
                 step.effects.push(Effect::AwaitPerson);
             }
         }
@@ -154,45 +154,8 @@ impl Machine {
             self.add(step, InputTaken { input });
             self.add(step, UserMessage { parts, origin: None });
         }
-        let action = Action { kind: ActionKind::Answer, what: String::new() };
-        self.add_round(step, self.state.round + 1, action, None, None);
+        self.add_opening(step, self.state.round + 1);
         step.effects.push(Effect::CallModel);
-    }
-
-    fn add_round(
-        &mut self,
-        step: &mut TurnStep,
-        number: u32,
-        action: Action,
-        result: Option<RoundResult>,
-        confidence: Option<f32>,
-    ) {
-        let trace_id = self.rules.trace_id.clone();
-        self.add(step, Round { number, action, result, reason: None, confidence, trace_id });
-    }
-
-    pub(super) fn close_round(&mut self, step: &mut TurnStep, status: RoundStatus, confidence: Option<f32>) {
-        if !self.state.round_is_open {
-            return;
-        }
-        let result = RoundResult {
-            status,
-            tokens: self.state.last_tokens,
-            cost_nano_usd: self.state.last_cost_nano_usd,
-        };
-        self.add_round(step, self.state.round, self.action(), Some(result), confidence);
-    }
-
-    /// The action that the latest answer requests.
-    fn action(&self) -> Action {
-        let names: Vec<&str> = self.state.calls.iter().map(|call| call.call.name.as_str()).collect();
-        let kind = match names.as_slice() {
-            [] => ActionKind::Answer,
-            ["ask_user"] => ActionKind::AskUser,
-            names if names.contains(&"delegate") => ActionKind::Delegate,
-            _ => ActionKind::Tool,
-        };
-        Action { kind, what: names.join(", ") }
     }
 
     pub(super) fn end(&mut self, step: &mut TurnStep, outcome: Outcome, code: Option<&str>) {
@@ -212,15 +175,12 @@ impl Machine {
     ) {
         let rating = self.rules.confidence.and_then(|_| take_rating(&mut answer.parts));
         self.add_answer(step, answer);
+        // Every action below writes the round, so that a recovering process has the rating too.
+        self.state.rating = rating.or(self.state.rating);
         match self.confidence_action(rating) {
-            ConfidenceAction::Proceed => self.act_on_answer(step, faults, rating),
-            ConfidenceAction::Backtrack => self.backtrack(step, rating, leaf),
-            ConfidenceAction::Ask => {
-                let percent = (rating.unwrap_or_default() * 100.0).round();
-                let question = format!("The model is only {percent} % sure of this. Continue?");
-                self.ask(step, question, None, CONFIDENCE);
-                step.effects.push(Effect::AwaitPerson);
-            }
+            ConfidenceAction::Proceed => self.act_on_answer(step, faults),
+            ConfidenceAction::Backtrack => self.backtrack(step, leaf),
+            ConfidenceAction::Ask => self.ask_about_rating(step),
         }
     }
 
@@ -241,9 +201,9 @@ impl Machine {
     }
 
     /// Abandon the answer's branch, and summarise it for the next attempt.
-    fn backtrack(&mut self, step: &mut TurnStep, rating: Option<f32>, leaf: Option<EntryId>) {
-        let tried = self.action();
-        self.close_round(step, RoundStatus::Ok, rating);
+    fn backtrack(&mut self, step: &mut TurnStep, leaf: Option<EntryId>) {
+        let (tried, rating) = (self.action(), self.state.rating);
+        self.close_round(step, RoundStatus::Backtracked, Some(self.rating_text()));
         let what =
             if tried.what.is_empty() { "an answer".to_owned() } else { format!("calling {}", tried.what) };
         let rating = rating.unwrap_or_default();
@@ -257,32 +217,31 @@ impl Machine {
 
     /// Run each call, request approval for it, or refuse it. An answer without calls ends the turn, unless new input
     /// has arrived.
-    pub(super) fn act_on_answer(
-        &mut self,
-        step: &mut TurnStep,
-        faults: &BTreeMap<usize, String>,
-        rating: Option<f32>,
-    ) {
+    pub(super) fn act_on_answer(&mut self, step: &mut TurnStep, faults: &BTreeMap<usize, String>) {
         if self.state.calls.is_empty() {
-            self.close_round(step, RoundStatus::Ok, rating);
+            self.close_settled_round(step);
             return self.finish(step);
         }
-        let is_unknown = |call: &CallState| self.rules.tool(&call.call.name).is_none();
-        let is_malformed = !faults.is_empty() || self.state.calls.iter().any(is_unknown);
+        let mut refusals = Vec::new();
         for at in 0..self.state.calls.len() {
             if self.state.calls[at].status == CallStatus::Open {
-                self.decide_call(step, at, faults.get(&at));
+                let refusal = self.decide_call(step, at, faults.get(&at));
+                refusals.extend(refusal.map(|why| (self.state.calls[at].call.clone(), why)));
             }
-        }
-        if is_malformed {
-            self.close_round(step, RoundStatus::Refused, rating);
         }
         if self.state.corrections > self.rules.limits.corrections_max {
             return self.abort(step, None, Outcome::Limited, Some("correction_limit"));
         }
         if self.state.calls.iter().any(|call| call.status == CallStatus::Open) {
             // Record the intent before acting.
-            self.add_round(step, self.state.round, self.action(), None, rating);
+            self.add_intent(step);
+        }
+        // After the intent: only invalid calls end without one, and only those count as corrections.
+        for (call, why) in refusals {
+            self.add(step, error_result(&call, why));
+        }
+        if let Some(reason) = self.waiting_reason() {
+            self.add_asked(step, reason);
         }
         self.dispatch(step);
     }
@@ -296,45 +255,33 @@ impl Machine {
         }
     }
 
-    fn decide_call(&mut self, step: &mut TurnStep, at: usize, fault: Option<&String>) {
+    /// Decide whether a call may run. Returns why the policy refuses it.
+    fn decide_call(&mut self, step: &mut TurnStep, at: usize, fault: Option<&String>) -> Option<String> {
         let call = self.state.calls[at].call.clone();
         let Some(spec) = self.rules.tool(&call.name) else {
             let known: Vec<&str> = self.rules.tools.iter().map(|spec| spec.name.as_str()).collect();
             let text = format!("There is no tool {}. Available tools: {}.", call.name, known.join(", "));
-            return self.add(step, error_result(&call, text));
+            self.add(step, error_result(&call, text));
+            return None;
         };
         if let Some(fault) = fault {
-            return self.add(
-                step,
-                error_result(&call, format!("The input does not match the tool's schema: {fault}")),
-            );
+            let text = format!("The input does not match the tool's schema: {fault}");
+            self.add(step, error_result(&call, text));
+            return None;
         }
         let (touch, decision) = (spec.touch, decide(spec, self.rules.approvals, self.rules.fs_scope));
-        match self.rules.question(&call) {
-            Some(Question::Prompt(question)) => return self.ask(step, question, Some(&call), "question"),
-            Some(Question::Agree(question)) => return self.ask(step, question, Some(&call), "handoff"),
-            None => {}
-        }
-        match decision {
-            Decision::Run | Decision::HandOver => {}
-            Decision::Refuse { why } => self.add(step, error_result(&call, why)),
-            Decision::Ask => {
-                let (question, kind) = question_of(&call, touch);
-                self.ask(step, question, Some(&call), kind);
+        let asking = match (self.rules.question(&call), decision) {
+            (Some(Question::Prompt(question)), _) => Asking { question, kind: "question", why: None },
+            (Some(Question::Agree(question)), _) => {
+                let why = Some("the node requires a person's approval of forward handoffs".to_owned());
+                Asking { question, kind: "handoff", why }
             }
-        }
-    }
-
-    fn ask(&mut self, step: &mut TurnStep, question: String, call: Option<&ToolCall>, kind: &str) {
-        let number = self.state.approvals_asked + 1;
-        let turn = self.rules.turn.to_string();
-        // Use the tail of the time-ordered id, which is its random part.
-        let short = &turn[turn.len().saturating_sub(8)..];
-        let approval = format!("{}~{short}.{number}", self.rules.session);
-        let details = serde_json::json!({ "kind": kind, "tool": call.map(|call| &call.name) });
-        let details = Some(Json::from_value(&details));
-        let call_id = call.map(|call| call.call_id.clone());
-        self.add(step, ApprovalAsked { approval, question, call_id, details, deadlines: None });
+            (None, Decision::Ask) => question_of(&call, touch),
+            (None, Decision::Refuse { why }) => return Some(why),
+            (None, Decision::Run | Decision::HandOver) => return None,
+        };
+        self.ask(step, asking, Some(&call));
+        None
     }
 
     /// Start the calls that may start. Read-only calls run in parallel; all others run alone and in order.
@@ -370,7 +317,7 @@ impl Machine {
     /// Open the next round, or end the turn if the caller has to run some calls. Only calls handed to the caller may
     /// lack a result.
     fn complete_round(&mut self, step: &mut TurnStep) {
-        self.close_round(step, RoundStatus::Ok, None);
+        self.close_settled_round(step);
         if self.state.all_done() {
             self.open_round(step);
         } else {
@@ -423,7 +370,10 @@ impl Machine {
         self.settle_answered_calls(step);
         if self.state.calls.iter().any(|call| matches!(call.status, CallStatus::Approved { .. })) {
             // Record the intent before acting.
-            self.add_round(step, self.state.round, self.action(), None, None);
+            self.add_intent(step);
+            if let Some(reason) = self.waiting_reason() {
+                self.add_asked(step, reason);
+            }
         }
         self.dispatch(step);
     }
@@ -449,8 +399,17 @@ impl Machine {
 
     fn pass_gate(&mut self, step: &mut TurnStep, kind: &str, answer: ApprovalAnswer, reason: Option<String>) {
         match (kind, answer) {
-            (BUDGET, ApprovalAnswer::Approved) => step.effects.push(Effect::CallModel),
+            (BUDGET, ApprovalAnswer::Approved) => {
+                self.add_intent(step);
+                step.effects.push(Effect::CallModel);
+            }
             (BUDGET, ApprovalAnswer::Denied) => {
+                let why = reason.unwrap_or_else(|| "no reason was given".to_owned());
+                self.close_round(
+                    step,
+                    RoundStatus::Refused,
+                    Some(format!("a person refused to exceed the budget: {why}")),
+                );
                 self.abort(step, None, Outcome::Limited, Some("budget_exceeded"))
             }
             (CONSENT, ApprovalAnswer::Approved) => self.open_round(step),
@@ -458,13 +417,15 @@ impl Machine {
                 self.last_error = reason;
                 self.end(step, Outcome::Cancelled, Some(DECLINED));
             }
-            (_, ApprovalAnswer::Approved) => self.act_on_answer(step, &BTreeMap::new(), None),
+            (_, ApprovalAnswer::Approved) => self.act_on_answer(step, &BTreeMap::new()),
             (_, ApprovalAnswer::Denied) => {
                 let why = reason.unwrap_or_else(|| "Do it another way.".to_owned());
+                // Close the round first: these results are not invalid calls.
+                let refused = format!("{}; a person did not agree: {why}", self.rating_text());
+                self.close_round(step, RoundStatus::Refused, Some(refused));
                 for call in self.unanswered() {
                     self.add(step, error_result(&call, format!("A person did not agree: {why}")));
                 }
-                self.close_round(step, RoundStatus::Ok, None);
                 self.add(step, UserMessage { parts: vec![Part::text(why)], origin: None });
                 self.open_round(step);
             }
@@ -484,7 +445,8 @@ impl Machine {
         {
             self.add_answer(step, Answer { stop: Stop::Error, ..partial });
         }
-        self.close_round(step, RoundStatus::Failed, None);
+        let why = self.last_error.clone().unwrap_or_default();
+        self.close_round(step, RoundStatus::Failed, Some(format!("{code}: {why}")));
         self.end(step, Outcome::Failed, Some(&code));
     }
 
@@ -497,7 +459,8 @@ impl Machine {
             Some(compaction) => self.add(step, compaction),
             // A retry would fail the same way.
             None if trigger == Trigger::Overflow => {
-                self.close_round(step, RoundStatus::Failed, None);
+                let why = "context_overflow: the context exceeds the model's window, and cannot be compacted further";
+                self.close_round(step, RoundStatus::Failed, Some(why.to_owned()));
                 return self.end(step, Outcome::Failed, Some("context_overflow"));
             }
             None => {}
@@ -507,10 +470,12 @@ impl Machine {
 
     fn take_over_budget(&mut self, step: &mut TurnStep, question: String, ask: bool) {
         if ask {
-            self.ask(step, question, None, BUDGET);
+            let why = "the next model call could exceed the session's budget".to_owned();
+            self.add_asked(step, question.clone());
+            self.ask(step, Asking { question, kind: BUDGET, why: Some(why) }, None);
             return step.effects.push(Effect::AwaitPerson);
         }
-        self.close_round(step, RoundStatus::Failed, None);
+        self.close_round(step, RoundStatus::Failed, Some(format!("budget_exceeded: {question}")));
         self.end(step, Outcome::Limited, Some("budget_exceeded"));
     }
 
@@ -530,7 +495,16 @@ impl Machine {
             self.add(step, interrupted_result(&call));
         }
         self.running.clear();
-        self.close_round(step, RoundStatus::Interrupted, None);
+        match (outcome, code) {
+            (Outcome::Cancelled, _) => {
+                self.close_round(step, RoundStatus::Cancelled, Some("the turn was cancelled".to_owned()));
+            }
+            (_, Some("correction_limit")) => self.close_settled_round(step),
+            (_, code) => {
+                let why = format!("{}: the turn reached a limit", code.unwrap_or("limit"));
+                self.close_round(step, RoundStatus::Interrupted, Some(why));
+            }
+        }
         self.end(step, outcome, code);
     }
 }
@@ -566,14 +540,4 @@ pub(super) fn error_result(call: &ToolCall, text: String) -> ToolResult {
 pub(super) fn interrupted_result(call: &ToolCall) -> ToolResult {
     let text = crate::project::context::INTERRUPTED.to_owned();
     ToolResult { interrupted: true, ..result_of(call, text, IsError::Yes) }
-}
-
-fn question_of(call: &ToolCall, touch: Touch) -> (String, &'static str) {
-    if touch == Touch::Asks {
-        let input = call.input.to_value();
-        let question = input["question"].as_str().unwrap_or("The agent has a question.");
-        return (question.to_owned(), "question");
-    }
-    let input: String = call.input.get().chars().take(400).collect();
-    (format!("May the agent call {} with {input}?", call.name), "tool")
 }

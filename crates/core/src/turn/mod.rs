@@ -6,15 +6,18 @@
 //! result. A call without such a round has not started. A call with such a round is never started again, unless the
 //! tool allows it.
 
+mod ask;
 pub mod confidence;
 mod machine;
+mod question;
 mod recover;
+mod round;
 mod state;
 mod terms;
 
 pub use machine::{Machine, Rules};
 pub use recover::continuation;
-pub use state::{CallState, CallStatus, Gate, TurnState};
+pub use state::{CallEnd, CallState, CallStatus, Gate, TurnState};
 pub use terms::{CallersTool, Terms};
 
 use std::collections::BTreeMap;

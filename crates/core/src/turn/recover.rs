@@ -13,6 +13,9 @@ use crate::port::tool::Replay;
 const CONTINUATION: &str = "The work was interrupted before it was finished. The results so far are above. A call that \
     is marked as interrupted may or may not have taken effect, so check before repeating it. Continue from here.";
 
+/// The reason of a round whose process died.
+const INTERRUPTED: &str = "the process ended before the round was finished";
+
 /// The note that starts the continuation of an interrupted turn.
 pub fn continuation() -> SystemNote {
     SystemNote { text: CONTINUATION.to_owned(), reason: Some("continuation".to_owned()) }
@@ -43,19 +46,26 @@ impl Machine {
             return self.continue_waiting(step);
         }
         if !self.state.has_input || on_interrupt == OnInterrupt::Rollback {
+            self.close_round(step, RoundStatus::Interrupted, Some(INTERRUPTED.to_owned()));
             self.add(step, LeafMoved { to: before });
             return self.end(step, Outcome::Cancelled, Some("rolled_back"));
         }
         match self.state.answered {
             // The answer was complete; only the turn's end is missing.
-            Some(Stop::Error) => self.end(step, Outcome::Failed, Some("interrupted")),
-            Some(Stop::Aborted) => self.end(step, Outcome::Cancelled, None),
+            Some(Stop::Error) => {
+                self.close_round(step, RoundStatus::Failed, Some(INTERRUPTED.to_owned()));
+                self.end(step, Outcome::Failed, Some("interrupted"));
+            }
+            Some(Stop::Aborted) => {
+                self.close_round(step, RoundStatus::Cancelled, Some("the turn was cancelled".to_owned()));
+                self.end(step, Outcome::Cancelled, None);
+            }
             Some(_) if self.state.calls.is_empty() => {
-                self.close_round(step, RoundStatus::Ok, None);
+                self.close_settled_round(step);
                 self.end(step, Outcome::Completed, None);
             }
             Some(_) => self.settle_begun_calls(step),
-            None => self.continue_with_note(step, RoundStatus::Interrupted),
+            None => self.continue_with_note(step),
         }
     }
 
@@ -96,17 +106,17 @@ impl Machine {
             }
         }
         if self.state.all_done() && was_interrupted {
-            return self.continue_with_note(step, RoundStatus::Interrupted);
+            return self.continue_with_note(step);
         }
         if self.state.calls.iter().any(|call| call.status == CallStatus::Open) {
             // The calls are in the log, but no decision is: decide now, as if the answer had just arrived.
-            return self.act_on_answer(step, &Default::default(), None);
+            return self.act_on_answer(step, &Default::default());
         }
         self.continue_after_answers(step);
     }
 
-    fn continue_with_note(&mut self, step: &mut TurnStep, status: RoundStatus) {
-        self.close_round(step, status, None);
+    fn continue_with_note(&mut self, step: &mut TurnStep) {
+        self.close_round(step, RoundStatus::Interrupted, Some(INTERRUPTED.to_owned()));
         self.add(step, continuation());
         self.open_round(step);
     }

@@ -1,7 +1,9 @@
 //! The state of a turn: the fold of its entries, in log order.
 
-use crate::content::{Part, ToolCall};
-use crate::entry::{ApprovalAnswer, Body, Kind, RoundStatus, Stop, Trigger, TurnEnded, Usage};
+use crate::content::{Part, ToolCall, joined_text};
+use crate::entry::{
+    ApprovalAnswer, Body, Kind, Round, RoundStatus, Stop, ToolResult, Trigger, TurnEnded, Usage,
+};
 
 /// The status of one call of the latest answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,6 +31,35 @@ pub enum CallStatus {
 pub struct CallState {
     pub call: ToolCall,
     pub status: CallStatus,
+    /// How the call ended; `None` until its result is in the log.
+    pub end: Option<CallEnd>,
+}
+
+/// How a call ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CallEnd {
+    Ok,
+    /// The call did not run: its input was invalid, or a person refused it.
+    Refused {
+        why: String,
+    },
+    /// The result is an error.
+    Failed {
+        why: String,
+    },
+    Interrupted,
+}
+
+impl CallEnd {
+    fn of(result: &ToolResult, status: &CallStatus) -> Self {
+        let why = joined_text(&result.parts);
+        match (result.is_error, status) {
+            _ if result.interrupted => CallEnd::Interrupted,
+            (false, _) => CallEnd::Ok,
+            (true, CallStatus::Open | CallStatus::Denied { .. }) => CallEnd::Refused { why },
+            (true, _) => CallEnd::Failed { why },
+        }
+    }
 }
 
 /// A question to a person about the turn itself rather than about a call.
@@ -48,6 +79,13 @@ pub struct TurnState {
     /// The latest round: its number, and whether its result is missing.
     pub round: u32,
     pub round_is_open: bool,
+    /// The model's rating of the latest round's answer.
+    pub rating: Option<f32>,
+    /// The trace id of the process that opened the latest round.
+    pub round_trace: Option<String>,
+    /// Whether a person was asked about the rating of the latest round.
+    pub has_asked_rating: bool,
+    has_invalid_call: bool,
     /// The latest answer's calls. Empty before the first answer and after an answer without calls.
     pub calls: Vec<CallState>,
     /// How the latest answer of the open round stopped; `None` until the model answers.
@@ -87,7 +125,7 @@ impl TurnState {
             Body::UserMessage(_) | Body::SystemNote(_) => self.has_input = true,
             // Before the first round, an assistant message is part of the turn's input.
             Body::AssistantMessage(_) if self.round == 0 => self.has_input = true,
-            Body::Round(round) => self.apply_round(round.number, round.result.as_ref().map(|r| r.status)),
+            Body::Round(round) => self.apply_round(round),
             Body::AssistantMessage(message) => {
                 self.answered = Some(message.stop);
                 self.calls = open_calls(&message.parts);
@@ -95,7 +133,7 @@ impl TurnState {
             }
             Body::ToolResult(result) => {
                 self.has_input = true;
-                self.set_status(&result.call_id, CallStatus::Done);
+                self.apply_result(result);
             }
             Body::BranchSummary(_) => self.backtracks += 1,
             // Backtracking abandons the answer and its calls.
@@ -109,7 +147,10 @@ impl TurnState {
                 let approval = asked.approval.clone();
                 match &asked.call_id {
                     Some(call_id) => self.set_status(call_id, CallStatus::Asked { approval }),
-                    None => self.gate = Some(Gate { approval, kind: asked.kind(), answer: None }),
+                    None => {
+                        self.has_asked_rating |= asked.kind() == CONFIDENCE;
+                        self.gate = Some(Gate { approval, kind: asked.kind(), answer: None });
+                    }
                 }
             }
             Body::ApprovalAnswered(answered) => {
@@ -122,21 +163,40 @@ impl TurnState {
         }
     }
 
-    fn apply_round(&mut self, number: u32, result: Option<RoundStatus>) {
-        if number > self.round {
-            self.round = number;
+    fn apply_round(&mut self, round: &Round) {
+        if round.number > self.round {
+            self.round = round.number;
             self.answered = None;
             self.calls.clear();
+            (self.rating, self.round_trace) = (None, None);
+            (self.has_asked_rating, self.has_invalid_call) = (false, false);
         }
-        self.round_is_open = result.is_none();
-        self.corrections += u32::from(result == Some(RoundStatus::Refused));
-        if result.is_none() {
+        self.rating = round.confidence.or(self.rating);
+        self.round_trace = self.round_trace.take().or_else(|| round.trace_id.clone());
+        let status = round.result.as_ref().map(|result| result.status);
+        // A round that waits for a person is not finished.
+        self.round_is_open = matches!(status, None | Some(RoundStatus::Asked));
+        if status.is_none() {
             // The recorded intent to act: after this entry, these calls may have run.
             for call in &mut self.calls {
                 if matches!(call.status, CallStatus::Open | CallStatus::Approved { .. }) {
                     call.status = CallStatus::Begun;
                 }
             }
+        }
+    }
+
+    fn apply_result(&mut self, result: &ToolResult) {
+        let is_open_call =
+            |call: &&mut CallState| call.call.call_id == result.call_id && call.status != CallStatus::Done;
+        let Some(call) = self.calls.iter_mut().find(is_open_call) else { return };
+        let end = CallEnd::of(result, &call.status);
+        // Only an invalid call ends before the intent to run it is recorded.
+        let is_invalid = call.status == CallStatus::Open && matches!(end, CallEnd::Refused { .. });
+        (call.status, call.end) = (CallStatus::Done, Some(end));
+        if is_invalid && self.round_is_open && !self.has_invalid_call {
+            self.has_invalid_call = true;
+            self.corrections += 1;
         }
     }
 
@@ -213,5 +273,5 @@ pub(super) const CONSENT: &str = "consent";
 
 fn open_calls(parts: &[Part]) -> Vec<CallState> {
     let calls = parts.iter().filter_map(Part::as_tool_call);
-    calls.map(|call| CallState { call: call.clone(), status: CallStatus::Open }).collect()
+    calls.map(|call| CallState { call: call.clone(), status: CallStatus::Open, end: None }).collect()
 }

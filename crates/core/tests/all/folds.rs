@@ -188,9 +188,9 @@ fn round(number: u32, result: Option<RoundStatus>) -> Round {
         number,
         action: Action { kind: ActionKind::Tool, what: "ls".to_owned() },
         result: result.map(|status| RoundResult { status, tokens: 5, cost_nano_usd: None }),
-        reason: None,
+        reason: result.map(|status| status.as_str().to_owned()),
         confidence: result.is_none().then_some(0.5),
-        trace_id: None,
+        trace_id: Some(format!("trace of {result:?}")),
     }
 }
 
@@ -208,6 +208,9 @@ fn a_round_is_one_line_that_its_result_completes() {
         ledger.lines.iter().map(|line| (line.round, line.result.is_some(), line.seq)).collect();
     assert_eq!(lines, [(1, true, Seq(3)), (2, false, Seq(5)), (1, false, Seq(9))]);
     assert_eq!(ledger.lines[0].confidence, Some(0.5));
+    assert_eq!(ledger.lines[0].reason.as_deref(), Some("ok"));
+    let own_trace = ledger.lines[0].trace_id.as_deref();
+    assert_eq!(own_trace, Some("trace of None"), "another process must not replace the trace of a round");
     assert_ne!(ledger.lines[0].turn, ledger.lines[2].turn);
 }
 

@@ -498,7 +498,7 @@ fn a_call_that_may_have_run_is_interrupted_and_not_run_again() {
     assert_eq!(kinds(&step), ["tool_result", "round", "system_note", "round"]);
     assert!(runs(&step).is_empty());
     let (machine, step) = Machine::recover(rules(), &log, OnInterrupt::Rollback, None);
-    assert_eq!(kinds(&step), ["leaf_moved", "turn_ended"]);
+    assert_eq!(kinds(&step), ["round", "leaf_moved", "turn_ended"]);
     assert_eq!(outcome(&machine), (Outcome::Cancelled, Some("rolled_back")));
 }
 
@@ -518,4 +518,180 @@ fn after_a_restart_an_approved_call_runs_only_if_it_had_not_started() {
     log.extend(step.entries);
     let (_, step) = Machine::recover(rules(), &log, OnInterrupt::Continue, None);
     assert!(runs(&step).is_empty(), "it may have run");
+}
+
+/// The last line of each round in the ledger: status, reason and rating.
+fn ledger(entries: &[Body]) -> Vec<(&'static str, String, Option<f32>)> {
+    let mut lines: BTreeMap<u32, (&'static str, String, Option<f32>)> = BTreeMap::new();
+    for body in entries {
+        let Body::Round(round) = body else { continue };
+        let status = round.result.as_ref().map_or("open", |result| result.status.as_str());
+        let rating = round.confidence.or(lines.get(&round.number).and_then(|line| line.2));
+        lines.insert(round.number, (status, round.reason.clone().unwrap_or_default(), rating));
+    }
+    lines.into_values().collect()
+}
+
+/// Advance through the inputs. Returns the entries of all steps, and checks that the state is their fold.
+fn advance_all(rules: Rules, inputs: Vec<Input>) -> (Machine, Vec<Body>) {
+    let (mut machine, step) = Machine::begin(rules, user_message("go"), None);
+    let mut entries = step.entries;
+    for input in inputs {
+        if let Input::ApprovalGiven { approval, answer, reason } = input.clone() {
+            // The answer is in the log before the machine receives it.
+            entries.push(ApprovalAnswered { approval, answer, reason }.into());
+        }
+        entries.extend(machine.advance(input).entries);
+        assert_eq!(*machine.state(), sapwood_core::turn::TurnState::fold(&entries), "the state is the fold");
+    }
+    (machine, entries)
+}
+
+fn failed(call_id: &str, why: &str) -> Input {
+    let Input::ToolDone(result) = done(call_id) else { unreachable!() };
+    Input::ToolDone(ToolResult { parts: vec![Part::text(why)], is_error: true, ..result })
+}
+
+fn invalid(calls: &[(&str, &str)]) -> Input {
+    let faults = BTreeMap::from([(0, "path is missing".to_owned())]);
+    Input::Answered { answer: answer("", calls), faults, leaf: None }
+}
+
+#[test]
+fn a_failed_tool_makes_its_round_failed_with_the_reason() {
+    let calls = [("1", "look"), ("2", "look")];
+    let (_, entries) = advance_all(
+        rules(),
+        vec![answered("", &calls), done("1"), failed("2", "no\nsuch file"), answered("so", &[])],
+    );
+    let lines = ledger(&entries);
+    assert_eq!(lines[0], ("failed", "look: no such file".to_owned(), None));
+    assert_eq!(lines[1].0, "ok");
+}
+
+#[test]
+fn invalid_input_a_policy_and_a_person_make_a_round_refused() {
+    let (machine, entries) = advance_all(rules(), vec![invalid(&[("1", "look")]), answered("so", &[])]);
+    assert_eq!(ledger(&entries)[0].0, "refused");
+    assert!(ledger(&entries)[0].1.contains("path is missing"));
+    assert_eq!(machine.state().corrections, 1);
+    let plan = Rules { approvals: ApprovalMode::Plan, ..rules() };
+    let (machine, entries) = advance_all(plan, vec![answered("", &[("1", "commit")]), answered("so", &[])]);
+    assert_eq!(ledger(&entries)[0].0, "refused");
+    assert_eq!(machine.state().corrections, 0, "the input was valid");
+    let mut machine = begin();
+    let approval = asked(&machine.advance(answered("", &[("1", "commit")])));
+    let inputs = vec![
+        answered("", &[("1", "commit")]),
+        approval_given(&approval, ApprovalAnswer::Denied, "not today"),
+        answered("so", &[]),
+    ];
+    let (_, entries) = advance_all(rules(), inputs);
+    assert_eq!(
+        ledger(&entries)[0],
+        ("refused", "commit: A person refused this call: not today".to_owned(), None)
+    );
+}
+
+#[test]
+fn a_valid_call_beside_an_invalid_one_runs_and_the_round_stays_refused() {
+    let calls = [("1", "look"), ("2", "look")];
+    let (_, entries) = advance_all(rules(), vec![invalid(&calls), done("2"), answered("so", &[])]);
+    assert_eq!(ledger(&entries)[0].0, "refused", "the result of the other call must not hide it");
+}
+
+#[test]
+fn a_round_is_asked_while_a_person_decides_and_ok_after_the_call_ran() {
+    let mut machine = begin();
+    let approval = asked(&machine.advance(answered("", &[("1", "commit")])));
+    let (_, entries) = advance_all(rules(), vec![answered("", &[("1", "commit")])]);
+    assert_eq!(ledger(&entries), [("asked", "a person has to decide about commit".to_owned(), None)]);
+    let inputs = vec![
+        answered("", &[("1", "commit")]),
+        approval_given(&approval, ApprovalAnswer::Approved, ""),
+        done("1"),
+        answered("so", &[]),
+    ];
+    let (_, entries) = advance_all(rules(), inputs);
+    assert_eq!(ledger(&entries)[0].0, "ok");
+}
+
+fn confident() -> Rules {
+    Rules { confidence: Some(Confidence::default()), ..rules() }
+}
+
+#[test]
+fn the_rating_stays_on_the_round_that_it_ended() {
+    let (mut machine, _) = advance_all(confident(), vec![rated(0.2)]);
+    let approval = asked(&machine.advance(rated(0.4)));
+    let inputs = |answer| vec![rated(0.2), rated(0.4), approval_given(&approval, answer, "check it")];
+    let (_, entries) = advance_all(confident(), inputs(ApprovalAnswer::Approved));
+    let lines = ledger(&entries);
+    let given_up = "the model rated its answer 0.20, below 0.30".to_owned();
+    assert_eq!(lines[0], ("backtracked", given_up, Some(0.2)));
+    assert_eq!((lines[1].0, lines[1].2), ("asked", Some(0.4)));
+    assert!(lines[1].1.contains("0.40, below 0.50") && lines[1].1.ends_with("a person agreed to continue"));
+    let (_, entries) = advance_all(confident(), inputs(ApprovalAnswer::Denied));
+    let lines = ledger(&entries);
+    assert_eq!((lines[1].0, lines[1].2, lines[2].0), ("refused", Some(0.4), "open"));
+    assert!(lines[1].1.ends_with("a person did not agree: check it"), "{lines:?}");
+}
+
+#[test]
+fn a_question_says_why_it_is_asked() {
+    let why = |entries: &[Body]| {
+        entries.iter().find_map(|body| match body {
+            Body::ApprovalAsked(asked) => asked.why(),
+            _ => None,
+        })
+    };
+    let (_, entries) = advance_all(confident(), vec![rated(0.4)]);
+    assert_eq!(why(&entries).as_deref(), Some("the model rated its answer 0.40, below 0.50"));
+    let over = Input::OverBudget { question: "It may cost $2. Continue?".into(), ask: true };
+    let (_, entries) = advance_all(rules(), vec![over]);
+    assert!(why(&entries).unwrap().contains("budget"));
+    assert_eq!(ledger(&entries), [("asked", "It may cost $2. Continue?".to_owned(), None)]);
+    let (_, entries) = advance_all(rules(), vec![answered("", &[("1", "commit")])]);
+    assert!(why(&entries).unwrap().contains("approval mode"));
+}
+
+#[test]
+fn cancelled_and_interrupted_rounds_say_so() {
+    let cancel = Input::Cancelled { partial: None };
+    let (_, entries) = advance_all(rules(), vec![answered("", &[("1", "edit")]), cancel]);
+    assert_eq!(ledger(&entries)[0].0, "cancelled");
+    let late = Input::TimeOver { partial: None };
+    let (_, entries) = advance_all(rules(), vec![answered("", &[("1", "edit")]), late]);
+    assert_eq!(ledger(&entries)[0].0, "interrupted");
+    assert!(ledger(&entries)[0].1.contains("wall_time"));
+    let failure =
+        Input::ModelFailed { code: "model.cut".into(), message: "the stream ended".into(), partial: None };
+    let (_, entries) = advance_all(rules(), vec![failure]);
+    assert_eq!(ledger(&entries), [("failed", "model.cut: the stream ended".to_owned(), None)]);
+}
+
+#[test]
+fn a_round_that_another_process_finishes_keeps_its_rating_and_its_trace() {
+    let first = Rules { trace_id: Some("first".into()), ..confident() };
+    let rated_call = |rating: f32| {
+        let text = format!("<confidence>{rating}</confidence>");
+        Input::Answered { answer: answer(&text, &[("1", "look")]), faults: BTreeMap::new(), leaf: None }
+    };
+    let (_, mut entries) = advance_all(first, vec![rated_call(0.9)]);
+    let second = Rules { trace_id: Some("second".into()), ..confident() };
+    let (mut machine, step) = Machine::recover(second, &entries, OnInterrupt::Continue, None);
+    assert_eq!(runs(&step), ["1"], "a safe call runs again");
+    entries.extend(step.entries);
+    entries.extend(machine.advance(done("1")).entries);
+    let rounds: Vec<&Round> = entries
+        .iter()
+        .filter_map(|body| match body {
+            Body::Round(round) => Some(round),
+            _ => None,
+        })
+        .collect();
+    let closed = rounds.iter().find(|round| round.number == 1 && round.result.is_some()).unwrap();
+    assert_eq!((closed.confidence, closed.trace_id.as_deref()), (Some(0.9), Some("first")));
+    let next = rounds.iter().find(|round| round.number == 2).unwrap();
+    assert_eq!(next.trace_id.as_deref(), Some("second"));
 }

@@ -63,6 +63,11 @@ impl Flows<'_> {
         Ok(Some((assignment, entries)))
     }
 
+    /// Whether the run has visited the session before.
+    pub(crate) async fn has_visited(self, scope: &Scope, session: &SessionId, run: &str) -> Result<bool> {
+        Ok(!self.assignments_since(scope, session, run).await?.is_empty())
+    }
+
     /// The latest assignment of a run in a session, and later assignments of other runs. The search starts at the
     /// end, because a role may have visited thousands of nodes.
     async fn assignments_since(

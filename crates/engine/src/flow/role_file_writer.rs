@@ -1,14 +1,19 @@
-//! Write role files while a run is active: each role's `transcript.json` and `feed.json` are rewritten whenever
-//! the role's session has new entries. The sink decides where the files are stored. The files are copies and are never
-//! read back.
+//! Write role files: a role's `transcript.json` and `feed.json`. An export writes them once. The mirror of a run
+//! rewrites them whenever the role's session has new entries. Both use the same code, so their files are the same. The
+//! sink decides where the mirror stores the files. The files are copies and are never read back.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use sapwood_core::flow::{Assignment, NodeKind};
+use sapwood_core::entry::Body;
+use sapwood_core::flow::{Assignment, Node, NodeKind, RunState};
+use sapwood_core::port::store::{PathSlice, Until};
+use sapwood_core::project::summary::Summary;
+use sapwood_core::project::turn_outcomes::TurnOutcomes;
 use sapwood_core::{Kind, Scope, Seq, SessionId};
-use sapwood_formats::export::role_files::{RoleAt, role_transcript};
+use sapwood_formats::export::role_files::{NodeEntered, RoleFacts, transcript};
+use sapwood_formats::import::role_files::RoleState;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
@@ -17,6 +22,8 @@ use crate::Result;
 
 /// How often the sessions are checked for new entries.
 const CHECK_INTERVAL: Duration = Duration::from_millis(200);
+/// The role name of a session without an agent.
+const ROLE_DEFAULT: &str = "agent";
 
 /// Stores role files. Implementations replace a file atomically, so a reader sees the old or the new version.
 pub trait RoleFileSink: Send + Sync {
@@ -68,11 +75,9 @@ impl Flows<'_> {
         seen: &mut HashMap<String, Seq>,
     ) -> Result<()> {
         let state = self.run_state(scope, run).await?;
-        let nodes = state.flow.nodes.iter().chain(&state.improvers);
-        let mut checked = HashSet::new();
-        for node in nodes.filter(|node| node.kind == NodeKind::Agent) {
-            let session: SessionId = state.session_of(node).parse()?;
-            if !checked.insert(session.clone()) || !self.engine.directory().exists(scope, &session).await? {
+        for (session, instance) in instances_of(&state) {
+            let session: SessionId = session.parse()?;
+            if !self.engine.directory().exists(scope, &session).await? {
                 continue;
             }
             let summary = self.engine.directory().summary(scope, &session).await?;
@@ -80,32 +85,106 @@ impl Flows<'_> {
             if seen.insert(session.to_string(), head) == Some(head) {
                 continue;
             }
-            let path = self.engine.views().configured_path(scope, &summary).await?;
-            let at = self.role_at(scope, &session, node.who()).await?;
-            let transcript = format!("{:#}\n", role_transcript(&summary, &path, &at));
-            let feed = self.engine.views().feed(scope, &session).await?;
-            let feed = serde_json::to_string_pretty(&feed).unwrap_or_default();
+            let transcript = self.role_transcript(scope, &summary, Some(&instance)).await?;
+            let feed = self.role_feed(scope, &session).await?;
             for (name, text) in [("transcript.json", transcript), ("feed.json", feed)] {
-                if let Err(error) = sink.write(&state.flow.id, run.as_str(), node.who(), name, &text) {
+                if let Err(error) = sink.write(&state.flow.id, run.as_str(), &instance, name, &text) {
                     seen.remove(session.as_str());
-                    tracing::warn!(%run, %error, role = node.who(), name, "failed to write a role file");
+                    tracing::warn!(%run, %error, role = instance, name, "failed to write a role file");
                 }
             }
         }
         Ok(())
     }
 
-    async fn role_at(self, scope: &Scope, session: &SessionId, role: &str) -> Result<RoleAt> {
-        let mut node = None;
+    /// The `transcript.json` of a session. `instance` is its role instance, if the caller knows it.
+    pub(crate) async fn role_transcript(
+        self,
+        scope: &Scope,
+        summary: &Summary,
+        instance: Option<&str>,
+    ) -> Result<String> {
+        let slice = self.engine.configuration().read_path(scope, &summary.id, None, Until::Root).await?;
+        let facts = self.role_facts(scope, summary, &slice, instance).await?;
+        Ok(format!("{:#}\n", transcript(&slice.entries, &facts)))
+    }
+
+    /// The `feed.json` of a session.
+    pub(crate) async fn role_feed(self, scope: &Scope, session: &SessionId) -> Result<String> {
+        let feed = self.engine.views().feed(scope, session).await?;
+        let text = serde_json::to_string_pretty(&feed).unwrap_or_default();
+        Ok(format!("{text}\n"))
+    }
+
+    async fn role_facts(
+        self,
+        scope: &Scope,
+        summary: &Summary,
+        slice: &PathSlice,
+        instance: Option<&str>,
+    ) -> Result<RoleFacts> {
+        let (mut assignment, mut nodes, mut state) = (None, Vec::new(), None);
         self.engine
             .log()
-            .each_of_kinds(scope, session, &[Kind::FlowAssigned], |entry| {
-                if let Some(assignment) = Assignment::of_body(&entry.body) {
-                    node = Some((assignment.node, entry.meta.seq));
+            .each_of_kinds(scope, &summary.id, &[Kind::FlowAssigned, Kind::CustomInfo], |entry| {
+                if let Some(entered) = Assignment::of_body(&entry.body) {
+                    nodes.push(NodeEntered { node: entered.node.clone(), after: entry.meta.seq });
+                    assignment = Some(entered);
+                } else if let Body::CustomInfo(info) = &entry.body
+                    && let Some(imported) = RoleState::of_info(info)
+                {
+                    nodes.extend(NodeEntered::of_state(&imported, entry.meta.seq, &slice.entries));
+                    state = Some(imported);
                 }
             })
             .await?;
-        let context_tokens = self.engine.views().context(scope, session, None).await?.tokens;
-        Ok(RoleAt { role: role.to_owned(), node, context_tokens })
+        let named = instance.map(str::to_owned).or_else(|| assignment.as_ref().map(|at| at.role.clone()));
+        let role = named.or_else(|| summary.agent.clone()).unwrap_or_else(|| ROLE_DEFAULT.to_owned());
+        let run = assignment.map(|assignment| assignment.run);
+        let logical_id = run.map_or_else(|| summary.id.to_string(), |run| format!("{run}__{role}"));
+        let outcomes = self.engine.views().turn_outcomes(scope, summary, slice).await?;
+        let is_active = summary.open_turn.is_some() || outcomes.ends_interrupted();
+        let imported_usage = state.as_ref().and_then(|state| state.latest_context_usage);
+        let mut context_tokens =
+            reported_tokens(slice, &outcomes).or_else(|| imported_usage.map(|tokens| tokens as u64));
+        if context_tokens.is_none() {
+            context_tokens = Some(self.engine.views().context(scope, &summary.id, None).await?.tokens);
+        }
+        let archives = state.map(|state| state.archives).unwrap_or_default();
+        let configured_system = slice.config.as_ref().map(|config| config.system.clone().unwrap_or_default());
+        Ok(RoleFacts { role, logical_id, is_active, nodes, archives, context_tokens, configured_system })
     }
+}
+
+/// The context's tokens in the most recent completed turn, as its model reported them.
+fn reported_tokens(slice: &PathSlice, outcomes: &TurnOutcomes) -> Option<u64> {
+    slice.entries.iter().rev().find_map(|entry| match &entry.body {
+        Body::AssistantMessage(answer) if outcomes.is_completed(&entry.meta).unwrap_or(true) => {
+            answer.usage.map(|usage| usage.total())
+        }
+        _ => None,
+    })
+}
+
+/// The sessions of a run with the names of their role instances, without duplicates. A role instance is the role, or
+/// the node if it has none. A node that works in a session of its own under a name that is taken is named after itself.
+fn instances_of(state: &RunState) -> Vec<(String, String)> {
+    let nodes = state.flow.nodes.iter().chain(&state.improvers).filter(|node| node.kind == NodeKind::Agent);
+    // The session of the role itself has the role's name, even if a fork comes first in the file.
+    let (own, other): (Vec<&Node>, Vec<&Node>) = nodes.partition(|node| node.fork_from.is_none());
+    let (mut sessions, mut names) = (HashSet::new(), HashSet::new());
+    let mut instances = Vec::new();
+    for node in own.into_iter().chain(other) {
+        let session = state.session_of(node);
+        if !sessions.insert(session.clone()) {
+            continue;
+        }
+        let mut name = node.who().to_owned();
+        if !names.insert(name.clone()) {
+            name = format!("at.{}", node.id);
+            names.insert(name.clone());
+        }
+        instances.push((session, name));
+    }
+    instances
 }

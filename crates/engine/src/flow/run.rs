@@ -2,6 +2,7 @@
 //! events to the run's session, performs the effects, and feeds the results back. The loop stops when the run has
 //! ended or is waiting for answers.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -10,12 +11,14 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use sapwood_core::entry::{Draft, fit_title};
 use sapwood_core::flow::state::Ended;
-use sapwood_core::flow::{Effect, Flow, FlowStep, Input, Machine, RunEvent, VisitKey, VisitResult};
+use sapwood_core::flow::{
+    Effect, Flow, FlowStep, Input, Machine, Mistake, Node, NodeKind, RunEvent, VisitKey, VisitResult,
+};
 use sapwood_core::port::store::{Append, Created, StoreError};
 use sapwood_core::{Agent, Kind, Record, Scope, SessionId};
 use tokio::sync::oneshot;
 
-use super::visit::Visitor;
+use super::visit::{Visitor, check_agent};
 use super::{Flows, ROLE_SEPARATOR, RUN_PREFIX, run_blocking};
 use crate::follow::Follower;
 use crate::lease::Hold;
@@ -72,7 +75,10 @@ impl Flows<'_> {
     /// Start a run. All errors in the flow are reported before anything is written.
     pub async fn start(self, scope: &Scope, start: StartFlow) -> Result<RunningFlow> {
         self.engine.backends()?;
-        let mistakes = run_blocking(|| start.flow.mistakes());
+        let mut mistakes = run_blocking(|| start.flow.mistakes());
+        if mistakes.is_empty() {
+            mistakes = self.check_sessions(scope, &start.flow).await?;
+        }
         if !mistakes.is_empty() {
             return Err(EngineError::Flow { flow: start.flow.id, mistakes });
         }
@@ -105,6 +111,30 @@ impl Flows<'_> {
         };
         let (machine, step) = run_blocking(|| Machine::begin(run.as_str(), started));
         self.spawn_run(scope, run, hold, machine, step).await
+    }
+
+    /// Check the sessions that nodes name. A session that exists keeps its configuration, so a node that names another
+    /// agent is an error. A session that does not exist is created by the run and needs the flow's variables.
+    async fn check_sessions(self, scope: &Scope, flow: &Flow) -> Result<Vec<Mistake>> {
+        let mut mistakes = Vec::new();
+        let mut checked = BTreeSet::new();
+        for node in flow.nodes.iter().filter(|node| node.kind == NodeKind::Agent) {
+            let forked = node.fork_from.as_ref().filter(|_| flow.fork_source(node).is_none());
+            let Some(named) = node.session_id.as_ref().or(forked) else { continue };
+            if !checked.insert((named, flow.named_agent(node))) {
+                continue;
+            }
+            let session: SessionId = named.parse()?;
+            if !self.engine.directory().exists(scope, &session).await? {
+                mistakes.extend(missing_session(flow, node));
+                continue;
+            }
+            let summary = self.engine.directory().summary(scope, &session).await?;
+            if let Some(agent) = self.engine.configuration().agent_in_force(scope, &summary).await? {
+                check_agent(flow, node, &session, agent)?;
+            }
+        }
+        Ok(mistakes)
     }
 
     /// Resume a run whose process died, that is waiting, or that failed. Returns `None` if the run has ended and
@@ -207,6 +237,22 @@ impl Flows<'_> {
         });
         Ok(RunningFlow { run, report })
     }
+}
+
+/// Why a node cannot work in a session that does not exist yet.
+fn missing_session(flow: &Flow, node: &Node) -> Vec<Mistake> {
+    let place = format!("node {}", node.id);
+    if let Some(source) = node.fork_from.as_ref().filter(|_| node.session_id.is_none()) {
+        return vec![Mistake { place, why: format!("there is no session {source} to fork") }];
+    }
+    let agent = flow.agents.get(&flow.agent_of(node));
+    let unset = agent.map(|agent| flow.unset_variables(agent)).unwrap_or_default();
+    let why = |name: &str| {
+        format!(
+            "its agent needs {{{{ctx.{name}}}}}, which is not set; set it with --var {name}=VALUE, or under `variables` in the flow"
+        )
+    };
+    unset.into_iter().map(|name| Mistake { place: place.clone(), why: why(name) }).collect()
 }
 
 type VisitTasks = FuturesUnordered<BoxFuture<'static, Result<(VisitKey, VisitResult)>>>;

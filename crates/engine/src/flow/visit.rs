@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use sapwood_core::content::BlobRef;
 use sapwood_core::entry::{
-    ArtifactPut, ArtifactUse, Body, Draft, Origin, SystemNote, TITLE_CHARS_MAX, UserMessage, fit_title,
+    ArtifactPut, ArtifactUse, Draft, Origin, SystemNote, TITLE_CHARS_MAX, UserMessage, fit_title,
 };
 use sapwood_core::flow::event::ARTIFACT_TEXT_BYTES_MAX;
 use sapwood_core::flow::graph::Node;
 use sapwood_core::flow::state::{FEEDBACK, is_improver};
-use sapwood_core::flow::visit::{ENTRY_REASON, REPAIR_REASON};
+use sapwood_core::flow::visit::{ENTRY_REASON, FLOW_CHANNEL, REPAIR_REASON};
 use sapwood_core::flow::{
     Artifact, Assignment, Flow, HANDOFF_TOOL, Handed, HandoffBy, NextAction, REPAIRS_MAX, RunState,
     VISITS_MAX, Visit, VisitKey, VisitResult, prompts,
@@ -22,7 +22,6 @@ use sapwood_core::port::store::{Append, StoreError};
 use sapwood_core::{Agent, Part, Scope, SessionId};
 
 use crate::config_changes::ForkChanges;
-use crate::configuration::format_2_bodies;
 use crate::flow::ROLE_SEPARATOR;
 use crate::lease::Hold;
 use crate::sessions::{ForkAt, OpenOptions};
@@ -159,17 +158,21 @@ impl Visitor {
             return Ok(());
         }
         let title = role_title(self.state.flow.title(), node.who());
-        let agent = Some(self.state.flow.agent_of(node));
-        let (id, cwd) = (Some(session.clone()), self.state.cwd.clone());
-        let options = OpenOptions { id, title, agent, cwd, parent: None };
         if !session.as_str().starts_with(&format!("{}{ROLE_SEPARATOR}", self.state.run)) {
             self.engine.sessions().check_id(&self.scope, Some(session)).await?;
         }
+        let id = Some(session.clone());
         let Some(source) = &node.fork_from else {
-            self.engine.sessions().open_any(&self.scope, options).await?;
+            let (agent, cwd) = (Some(self.state.flow.agent_of(node)), self.state.cwd.clone());
+            self.engine.sessions().open_any(&self.scope, OpenOptions { id, title, agent, cwd }).await?;
             return Ok(());
         };
-        let source = self.source_of(source)?;
+        let source: SessionId = match self.state.flow.fork_source(node) {
+            Some(source) => self.state.session_of(source).parse()?,
+            None => source.parse()?,
+        };
+        // A fork has the agent and the directory of its source.
+        let options = OpenOptions { id, title, ..OpenOptions::default() };
         match self
             .engine
             .sessions()
@@ -182,24 +185,20 @@ impl Visitor {
         }
     }
 
-    /// Resolve a name to a session: a role or a node of this run, or else a session id.
-    fn source_of(&self, named: &str) -> Result<SessionId> {
-        let nodes = &self.state.flow.nodes;
-        let is_role = |node: &&Node| node.role.as_deref() == Some(named) && node.fork_from.is_none();
-        let node = nodes.iter().find(is_role).or_else(|| self.state.flow.node(named));
-        let id = node.map_or_else(|| named.to_owned(), |node| self.state.session_of(node));
-        Ok(id.parse()?)
-    }
-
-    /// Start the visit's turn with a note about the node. The run's first visit in a session also sets the session's
-    /// system prompt.
+    /// Start the visit's turn with a note about the node.
     async fn begin(&self, node: &Node, session: &SessionId, key: &VisitKey, hold: Hold) -> Result<Running> {
-        if let Err(error) = self.write_role_settings(node, session, &hold).await {
-            hold.release().await;
-            return Err(error);
-        }
+        let briefing = match self.configure(node, session, &hold).await {
+            Ok(briefing) => briefing,
+            Err(error) => {
+                hold.release().await;
+                return Err(error);
+            }
+        };
         let assignment = Assignment::of(&self.state, node, key);
-        let text = prompts::entry_note(&self.state, node, &assignment);
+        let mut text = prompts::entry_note(&self.state, node, &assignment);
+        if briefing == Briefing::InNote {
+            text = format!("{}\n\n{text}", prompts::briefing(&self.state, node));
+        }
         let note = SystemNote { text, reason: Some(ENTRY_REASON.to_owned()) };
         let prompt = match node.id.as_str() {
             FEEDBACK => prompts::feedback_prompt(&self.state, node),
@@ -210,18 +209,36 @@ impl Visitor {
         self.engine.turns().begin_held(&self.scope, session, hold, opening).await
     }
 
+    /// Give a session without a configuration that of the role. A session that has a configuration keeps it: its agent,
+    /// tools, scope, directory and system prompt. The node can only narrow it, for its visit.
+    async fn configure(&self, node: &Node, session: &SessionId, hold: &Hold) -> Result<Briefing> {
+        let summary = self.engine.directory().summary(&self.scope, session).await?;
+        let configuration = self.engine.configuration();
+        let named = self.state.flow.named_agent(node);
+        let Some(agent) = configuration.agent_in_force(&self.scope, &summary).await? else {
+            let is_imported = configuration.authority_of(&self.scope, &summary).await?.has_imports();
+            if is_imported && named.is_none() {
+                // Its first local turn assigns the caller's default agent.
+                return Ok(Briefing::InNote);
+            }
+            self.write_role_settings(node, session, hold).await?;
+            return Ok(Briefing::InSystemPrompt);
+        };
+        check_agent(&self.state.flow, node, session, agent)?;
+        let system = configuration.settings(&self.scope, session).await?.system.unwrap_or_default();
+        let is_introduced = system.contains(&prompts::introduction(&self.state.flow, node))
+            || self.engine.flows().has_visited(&self.scope, session, &self.state.run).await?;
+        Ok(if is_introduced { Briefing::InSystemPrompt } else { Briefing::InNote })
+    }
+
     /// Write the role's settings once per run and session; the idempotency key makes repetitions harmless.
     async fn write_role_settings(&self, node: &Node, session: &SessionId, hold: &Hold) -> Result<()> {
         let turns_before = self.engine.directory().summary(&self.scope, session).await?.turns;
         let (agent, prompt) = self.role_agent(node, turns_before)?;
         let run: SessionId = self.state.run.parse()?;
         self.engine.configuration().share_models(&self.scope, &run, session, &agent).await?;
-        let mut bodies = format_2_bodies(&agent, self.state.cwd.clone(), Default::default(), None);
-        for body in &mut bodies {
-            if let Body::ContextChanged(changed) = body {
-                changed.system = Some(prompt.clone());
-            }
-        }
+        let (cwd, variables) = (self.state.cwd.clone(), self.state.flow.variables.clone());
+        let bodies = self.engine.configuration().role_bodies(&agent, prompt, cwd, variables).await?;
         let now = self.engine.clock.now();
         let drafts = bodies.into_iter().map(|body| Draft::new(now, body)).collect();
         let mut append = Append::new(session.clone(), now, drafts);
@@ -368,6 +385,25 @@ fn role_title(flow: &str, who: &str) -> Option<String> {
     fit_title(&format!("{flow}{separator}{who}"))
 }
 
+/// Where a role reads what its task in the flow is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Briefing {
+    InSystemPrompt,
+    /// The session has a system prompt of its own, so the note for entering the node begins with the briefing.
+    InNote,
+}
+
+/// Refuse a node that names another agent than the one that its session runs with.
+pub(super) fn check_agent(flow: &Flow, node: &Node, session: &SessionId, agent: String) -> Result<()> {
+    let Some(named) = flow.named_agent(node) else { return Ok(()) };
+    // An export names its agent as the source did; the agent found for that name may have another id.
+    let is_same = named == agent || flow.agents.get(&named).is_some_and(|found| found.id == agent);
+    if is_same {
+        return Ok(());
+    }
+    Err(EngineError::AgentMismatch { node: node.id.clone(), session: session.clone(), agent, named })
+}
+
 /// The result of one step of a visit.
 enum VisitStep {
     Running(Running),
@@ -387,7 +423,7 @@ fn repair(assignment: Assignment, visit: &Visit, why: String) -> Opening {
 
 /// A user message written by the flow.
 fn flow_message(text: String) -> UserMessage {
-    let origin = Origin { channel: "flow".to_owned(), reply_to: None, attachments: Vec::new() };
+    let origin = Origin { channel: FLOW_CHANNEL.to_owned(), reply_to: None, attachments: Vec::new() };
     UserMessage { parts: vec![Part::text(text)], origin: Some(origin) }
 }
 

@@ -4,7 +4,7 @@
 use sapwood_core::agent::{Agent, MemoryUse, Recall as RecallUse};
 use sapwood_core::content::{BlobRef, ToolCall};
 use sapwood_core::delegation::Delegation;
-use sapwood_core::entry::{ArtifactPut, ArtifactUse, GraftWhat};
+use sapwood_core::entry::{ArtifactPut, ArtifactUse, GraftWhat, Outcome};
 use sapwood_core::flow::HANDOFF_TOOL;
 use sapwood_core::memory::prompt::line_of;
 use sapwood_core::port::memory::{Belongs, Whose};
@@ -318,6 +318,10 @@ impl TurnContext {
     async fn delegate(&self, input: Delegate) -> Result<ToolOutput> {
         let mut agent = self.agent.clone();
         agent.tools.retain(|tool| tool != "delegate");
+        if self.assignment.as_ref().is_some_and(|visit| !visit.tools.is_empty()) {
+            // The node names its tools. A sub-session would have all tools of these servers.
+            agent.mcp_servers.clear();
+        }
         let summary = self.engine.directory().summary(&self.scope, &self.session).await?;
         if self.engine.memories().allowed_memories(&self.scope, &summary) == Whose::Only(Belongs::Tenant) {
             // Other users read the answer, so the sub-session must not use memories or sessions that they may
@@ -355,9 +359,9 @@ impl TurnContext {
 fn delegated(child: &SessionId, report: TurnReport) -> ToolOutput {
     let text = format!("[session {child}]\n{}", report.text);
     match (&report.ended, report.waiting.first()) {
-        (Some(ended), _) if ended.code.is_none() => ToolOutput::text(text),
+        (Some(ended), _) if ended.outcome == Outcome::Completed => ToolOutput::text(text),
         (Some(ended), _) => {
-            let code = ended.code.as_deref().unwrap_or_default();
+            let code = ended.code.as_deref().unwrap_or("turn.cancelled");
             ToolOutput::error(format!("{text}\nThe sub-session ended with {code}."))
         }
         (None, Some(first)) => {

@@ -33,6 +33,9 @@ pub struct PendingApproval {
     pub question: String,
     /// `tool`, `question`, `handoff`, `budget`, `confidence` or `consent`.
     pub kind: String,
+    /// Why a person is asked, if it is recorded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
     /// The call that needs approval, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub call: Option<ToolCall>,
@@ -413,6 +416,7 @@ pub(super) fn pending_of(session: &SessionId, entries: &[Entry]) -> Vec<PendingA
             session: session.clone(),
             question: asked.question.clone(),
             kind: asked.kind(),
+            why: asked.why(),
             call: state
                 .calls
                 .iter()

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use sapwood_core::content::{Json, ToolCall, joined_text};
-use sapwood_core::entry::{Body, Outcome, Stop, TurnEnded, Usage};
+use sapwood_core::entry::{Body, Outcome, Round, RoundStatus, Stop, TurnEnded, Usage};
 use sapwood_core::flow::HANDOFF_TOOL;
 use sapwood_core::policy::{Decision, decide};
 use sapwood_core::port::hook::{HookName, event_text};
@@ -197,7 +197,6 @@ impl TurnContext {
         if !names.into_iter().any(listens) {
             return Vec::new();
         }
-        let low = self.agent.confidence.map(|confidence| confidence.ask_below);
         let event_of = |body: &Body| match body {
             Body::Compaction(compaction) => {
                 Some((HookName::AfterCompact, crate::hook::compacted(compaction)))
@@ -205,9 +204,9 @@ impl TurnContext {
             Body::ApprovalAsked(asked) if asked.kind() == CONFIDENCE => {
                 Some((HookName::OnLowConfidence, json!({"question": asked.question})))
             }
-            Body::Round(round) if round.result.is_some() => {
-                let rating = round.confidence.filter(|rating| low.is_some_and(|low| *rating < low))?;
-                Some((HookName::OnLowConfidence, json!({"confidence": rating})))
+            // A question about the rating has its own event.
+            Body::Round(round) if is_given_up(round) => {
+                Some((HookName::OnLowConfidence, json!({"confidence": round.confidence?})))
             }
             _ => None,
         };
@@ -285,4 +284,9 @@ fn supplied_answer(by: &str, text: String, leaf: Option<EntryId>) -> Input {
         stop: Stop::Stop,
     };
     Input::Answered { answer, faults: BTreeMap::new(), leaf }
+}
+
+/// Whether the round's answer was given up because of its rating.
+fn is_given_up(round: &Round) -> bool {
+    round.result.as_ref().is_some_and(|result| result.status == RoundStatus::Backtracked)
 }

@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use sapwood_core::entry::{Body, CustomInfo, Draft, Outcome, Queue, TurnEnded, TurnStarted, UserMessage};
 use sapwood_core::flow::Assignment;
+use sapwood_core::flow::visit::FLOW_CHANNEL;
 use sapwood_core::port::store::{Append, AuditNote, StoreError};
 use sapwood_core::project::summary::Summary;
 use sapwood_core::turn::{Input, Machine, Terms, TurnStep, continuation};
-use sapwood_core::{EntryId, Kind, Part, Scope, Seq, SessionId, TurnId};
-use sapwood_formats::import::role_files::role_is_active;
+use sapwood_core::{Entry, EntryId, Kind, Part, Scope, Seq, SessionId, TurnId};
+use sapwood_formats::import::role_files::RoleState;
 use tokio::sync::oneshot;
 use tracing::Instrument;
 
@@ -305,15 +306,24 @@ impl Turns<'_> {
         on_wait: OnWait,
     ) -> Result<Option<Running>> {
         let summary = self.settled_summary(scope, session).await?;
-        let authority = self.engine.configuration().authority_of(scope, &summary).await?;
-        if !authority.has_imports() {
+        if !self.is_interrupted_import(scope, &summary).await? {
             return Ok(None);
+        }
+        let opening = Opening { bodies: vec![continuation().into()], ..Opening::default() };
+        self.send_opening(scope, session, opening, on_wait).await.map(Some)
+    }
+
+    /// Whether the latest turn of an imported session was unfinished, and no local turn followed.
+    pub(crate) async fn is_interrupted_import(self, scope: &Scope, summary: &Summary) -> Result<bool> {
+        let authority = self.engine.configuration().authority_of(scope, summary).await?;
+        if !authority.has_imports() {
+            return Ok(false);
         }
         let (mut turn, mut is_unfinished) = (None, false);
         let kinds = [Kind::TurnStarted, Kind::TurnEnded, Kind::CustomInfo];
         self.engine
             .log()
-            .each_of_kinds(scope, session, &kinds, |entry| match &entry.body {
+            .each_of_kinds(scope, &summary.id, &kinds, |entry| match &entry.body {
                 Body::TurnStarted(_) => {
                     turn = entry.meta.turn;
                     is_unfinished = !authority.is_own(entry.meta.seq);
@@ -321,16 +331,12 @@ impl Turns<'_> {
                 Body::TurnEnded(_) if entry.meta.turn == turn => is_unfinished = false,
                 // Role files have no turns, but record whether the role was active.
                 Body::CustomInfo(info) if !authority.is_own(entry.meta.seq) => {
-                    is_unfinished = role_is_active(info).unwrap_or(is_unfinished);
+                    is_unfinished = RoleState::of_info(info).map_or(is_unfinished, |state| state.is_active);
                 }
                 _ => {}
             })
             .await?;
-        if !is_unfinished {
-            return Ok(None);
-        }
-        let opening = Opening { bodies: vec![continuation().into()], ..Opening::default() };
-        self.send_opening(scope, session, opening, on_wait).await.map(Some)
+        Ok(is_unfinished)
     }
 
     /// Return the summary. If an earlier version of the store left the authority unset, compute the authority first,
@@ -398,7 +404,11 @@ impl Turns<'_> {
         let before = self.engine.turn_control().entry_before(scope, session, &entries).await?;
         let bodies = entries.iter().map(|entry| &entry.body);
         let terms = Terms::of(bodies.clone());
-        let parameters = TurnParameters { fence: hold.fence, turn, terms: &terms, assignment: None };
+        let assignment = match entries.iter().any(is_by_flow) {
+            true => self.engine.flows().assignment_of(scope, session).await?,
+            false => None,
+        };
+        let parameters = TurnParameters { fence: hold.fence, turn, terms: &terms, assignment };
         let context = TurnContext::build(self.engine, scope, &summary, backends, parameters).await?;
         context.restore_initial_input(&entries);
         let (mut machine, mut step) =
@@ -454,6 +464,12 @@ impl Turns<'_> {
             }
         }
     }
+}
+
+/// Whether a flow sent this message, so that its turn is part of a visit.
+fn is_by_flow(entry: &Entry) -> bool {
+    let Body::UserMessage(message) = &entry.body else { return false };
+    message.origin.as_ref().is_some_and(|origin| origin.channel == FLOW_CHANNEL)
 }
 
 /// A turn that is ready to run.

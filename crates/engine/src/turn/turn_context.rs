@@ -11,7 +11,7 @@ use sapwood_core::settings::Settings;
 use sapwood_core::turn::{CallersTool, Terms};
 use sapwood_core::{Scope, SessionId, TurnId};
 
-use super::builtin_tools::{BUILTIN_TOOLS, builtin_specs, skill_spec};
+use super::builtin_tools::{BUILTIN_TOOLS, READ_OUTPUT, builtin_specs, skill_spec};
 use super::handoff::handoff_spec;
 use super::input_tools::input_specs;
 use super::{TurnContext, TurnProgress};
@@ -25,7 +25,7 @@ pub(super) struct TurnParameters<'t> {
     pub fence: u64,
     pub turn: TurnId,
     pub terms: &'t Terms,
-    /// The flow assignment, if known.
+    /// The flow assignment, if the turn is part of a visit. It narrows the session's tools and scope for this turn.
     pub assignment: Option<Assignment>,
 }
 
@@ -42,6 +42,8 @@ impl TurnContext {
         let session = summary.id.clone();
         let mut configured = engine.configuration().resolve(scope, summary).await?;
         let mut agent = configured.agent.clone();
+        assignment.iter().for_each(|visit| narrow_for_visit(&mut agent, visit));
+        let visit_tools = assignment.as_ref().map(|visit| visit.tools.clone()).unwrap_or_default();
         let mut chain = chain_of(&configured.settings, &agent, &backends);
         apply_terms(terms, &mut agent, &mut chain);
         configured.name_model(terms.model.as_deref());
@@ -54,6 +56,7 @@ impl TurnContext {
         if !agent.tools.is_empty() || !agent.mcp_servers.is_empty() || !skills.is_empty() {
             specs.extend(builtin_specs(&agent));
         }
+        specs.retain(|spec| visit_tools.is_empty() || is_available(&visit_tools, &spec.name));
         specs.extend((!skills.is_empty()).then(skill_spec));
         let artifacts = engine.views().artifacts(scope, &session).await?;
         specs.extend(input_specs(&agent, &artifacts));
@@ -108,6 +111,19 @@ async fn assignment_for(
         }
         None => Ok(None),
     }
+}
+
+/// Narrow the session's agent for a visit. A node never adds a tool or widens the file access.
+fn narrow_for_visit(agent: &mut Agent, visit: &Assignment) {
+    if !visit.tools.is_empty() {
+        agent.tools.retain(|tool| is_available(&visit.tools, tool));
+    }
+    agent.fs_scope = visit.fs_scope.map_or(agent.fs_scope, |scope| scope.min(agent.fs_scope));
+}
+
+/// Whether a tool is available at a node that names tools. Ending the visit and reading long outputs always are.
+fn is_available(visit_tools: &[String], tool: &str) -> bool {
+    tool == HANDOFF_TOOL || tool == READ_OUTPUT || visit_tools.iter().any(|named| named == tool)
 }
 
 /// The exported trace id, or a generated id that occurs only in the log.

@@ -10,6 +10,7 @@ use std::io::Write;
 use sapwood_core::content::Part;
 use sapwood_core::entry::{AssistantMessage, Details, Entry, Stance, Stop};
 use sapwood_core::project::summary::Summary;
+use sapwood_core::settings::Settings;
 use sapwood_core::{Body, EntryId, Record, Seq, TimestampMs};
 use serde_json::{Value, json};
 
@@ -67,9 +68,13 @@ impl<W: Write> Exporter<W> {
     fn write_header(&mut self, first: Option<&Body>) -> Result<(), ExportError> {
         let Some(mut header) = self.header.take() else { return Ok(()) };
         let system = match first {
-            Some(Body::Configured(configured)) => configured.system.as_deref(),
-            Some(Body::ContextChanged(changed)) => changed.system.as_deref(),
-            _ => None,
+            Some(Body::Configured(configured)) => configured.system.clone(),
+            Some(body) => {
+                let mut settings = Settings::default();
+                settings.apply(body);
+                settings.system_prompt()
+            }
+            None => None,
         };
         if let Some(system) = system.filter(|_| self.dialect == Dialect::Operator) {
             header["system_prompt"] = json!(system);

@@ -7,7 +7,7 @@ use sapwood_core::entry::{
     AssistantMessage, Compaction, ContextChanged, CustomInfo, Stop, Strategy, Trigger, UserMessage,
 };
 use sapwood_core::{Body, Json};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::blocks::tool_result;
@@ -60,6 +60,10 @@ struct NodeContext<'a> {
 #[serde(rename_all = "camelCase")]
 struct CompactionArchive<'a> {
     #[serde(default)]
+    id: Option<String>,
+    #[serde(default)]
+    node_id: Option<String>,
+    #[serde(default)]
     trigger: String,
     compacted_at: Option<Time>,
     #[serde(borrow, default)]
@@ -103,16 +107,48 @@ pub struct Importer {
     last: Option<RecordKey>,
 }
 
-/// Return whether an imported role was active, if the entry records its state.
-pub fn role_is_active(info: &CustomInfo) -> Option<bool> {
-    #[derive(serde::Deserialize)]
-    #[serde(rename_all = "camelCase")]
-    struct RoleState {
-        is_active: bool,
+/// The state of an imported role: everything in its file that is neither a message nor the system prompt.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct RoleState {
+    /// Whether the file was written during a turn. Such a turn was interrupted.
+    pub is_active: bool,
+    pub current_node_id: Option<String>,
+    pub latest_context_usage: Option<f64>,
+    pub current_node_context: Option<NodeState>,
+    /// The names of the archives that have a compaction, in order.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub archives: Vec<ArchiveName>,
+}
+
+/// The current node of an imported role.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeState {
+    pub node_id: String,
+    /// Number of messages at the node. They are the last messages of the history.
+    pub exchanges: usize,
+}
+
+/// The id of an imported archive, and the node that was active when it was made.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ArchiveName {
+    pub id: String,
+    pub node_id: String,
+}
+
+impl RoleState {
+    /// Read the state from the entry that records it; `None` for other entries.
+    pub fn of_info(info: &CustomInfo) -> Option<Self> {
+        let is_state = info.custom_type == STATE_TYPE;
+        is_state.then(|| serde_json::from_str(info.data.get()).ok())?
     }
-    let is_state = info.custom_type == STATE_TYPE;
-    let state: Option<RoleState> = is_state.then(|| serde_json::from_str(info.data.get()).ok())?;
-    state.map(|state| state.is_active)
+
+    fn to_info(&self) -> Option<CustomInfo> {
+        let data = serde_json::to_value(self).ok()?;
+        Some(CustomInfo { custom_type: STATE_TYPE.to_owned(), data: Json::from_value(&data) })
+    }
 }
 
 impl Reader for Importer {
@@ -158,12 +194,15 @@ impl Importer {
         self.open(system.as_deref(), batch);
         let (began, mut replaced) = (self.last, None::<&str>);
         let mut lines = LineLocator::new(bytes);
+        let mut names = Vec::new();
         for archive in archives {
             self.take_history(&archive.archived_transcript_history, replaced, &mut lines, batch);
             batch.at = archive.compacted_at.and_then(|time| time.0).or(batch.at);
             let Some(replacement) = archive.replacement_message.map(RawValue::get) else { continue };
             batch.line = lines.line_of(replacement);
             self.take_archive(&archive.trigger, replacement, batch);
+            let (id, node_id) = (archive.id.unwrap_or_default(), archive.node_id.unwrap_or_default());
+            names.push(ArchiveName { id, node_id });
             replaced = Some(replacement);
         }
         let history = session.transcript_history.unwrap_or_default();
@@ -176,14 +215,17 @@ impl Importer {
             batch.step(RecordKey::of(&format!("system {system}")), StepAction::System(system));
         }
         let node = session.current_node_context;
-        let state = serde_json::json!({
-            "isActive": session.is_active.unwrap_or(false),
-            "currentNodeId": session.current_node_id,
-            "latestContextUsage": session.latest_context_usage,
-            "currentNodeContext": node.map(|node| serde_json::json!({ "nodeId": node.node_id, "exchanges": node.exchanges.len() })),
-        });
-        let key = RecordKey::of(&format!("state {state}"));
-        batch.note(key, CustomInfo { custom_type: STATE_TYPE.to_owned(), data: Json::from_value(&state) });
+        let node = node.map(|node| NodeState { node_id: node.node_id, exchanges: node.exchanges.len() });
+        let state = RoleState {
+            is_active: session.is_active.unwrap_or(false),
+            current_node_id: session.current_node_id,
+            latest_context_usage: session.latest_context_usage,
+            current_node_context: node,
+            archives: names,
+        };
+        if let Some(info) = state.to_info() {
+            batch.note(RecordKey::of(&format!("state {}", info.data.get())), info);
+        }
     }
 
     /// Start the key chain with a fixed key for the instructions, even if they are missing. Otherwise a change of

@@ -50,6 +50,7 @@ pub fn flow_of(
         nodes,
         edges: workflow.edges.iter().map(edge_of).collect(),
         readings: readings.texts.clone(),
+        variables: workflow.variables.clone(),
         improvement: workflow.improvement.clone(),
     };
     add_required_readings(&mut flow, readings);
@@ -90,6 +91,7 @@ fn node_of(node: &WorkflowNode, has_backward_edge: bool) -> graph::Node {
         agent: node.agent_ref.clone(),
         prompt: node.prompt_template.clone(),
         tools: node.tools.clone(),
+        fs_scope: node.fs_scope,
         session_id: node.session_id.clone(),
         fork_from: node.fork_from.clone(),
         join: if node.await_all_inputs { Join::All } else { Join::Any },
@@ -122,19 +124,20 @@ fn role_of(role: &WorkflowRole) -> FlowRole {
     }
 }
 
-/// Add the required readings to the flow's roles and nodes.
+/// Add the required readings to the flow's roles and nodes. Readings belong to a role instance: `owner_2` has those
+/// listed for it or, without such a list, those listed for `owner`. The instances do not share a list.
 fn add_required_readings(flow: &mut Flow, readings: &Readings) {
     let required = &readings.required;
-    let mut seen = BTreeSet::new();
-    let named = flow.nodes.iter().filter_map(|node| node.role.as_ref()).filter(|role| seen.insert(*role));
-    let instances: Vec<String> = named.cloned().collect();
-    for instance in instances {
-        let base = base_role(&instance).to_owned();
-        let own = [&instance, &base].into_iter().find_map(|name| required.roles.get(name));
-        let described = if flow.roles.contains_key(&instance) { instance.clone() } else { base };
-        let role = flow.roles.entry(described).or_default();
+    let instances: BTreeSet<String> = flow.nodes.iter().filter_map(|node| node.role.clone()).collect();
+    let instance_of = |instance: String| {
+        let own =
+            [instance.as_str(), base_role(&instance)].into_iter().find_map(|name| required.roles.get(name));
+        let mut role = flow.role(&instance).cloned().unwrap_or_default();
         add_all(&mut role.readings, required.all.iter().chain(own.into_iter().flatten()));
-    }
+        (instance, role)
+    };
+    let described: BTreeMap<String, FlowRole> = instances.into_iter().map(instance_of).collect();
+    flow.roles.extend(described);
     for node in flow.nodes.iter_mut().filter(|node| node.kind == graph::NodeKind::Agent) {
         // A node without a role cannot inherit the common readings from a role.
         let common = required.all.iter().filter(|_| node.role.is_none());

@@ -16,6 +16,7 @@ mod yaml;
 use std::collections::BTreeMap;
 
 use sapwood_core::flow::graph::{EdgeKind, HandoffBy, Improvement, Route};
+use sapwood_core::port::tool::FsScope;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -23,7 +24,7 @@ use crate::message::NESTING_MAX;
 
 pub use flow::{OwnAgents, flow_of, obstacle};
 pub use readings::{ReadingIndex, Readings, RequiredReadings};
-pub use session::{Exported, of_session};
+pub use session::{Exported, SessionToExport, of_session};
 
 pub const SCHEMA_VERSION: &str = "1.0";
 /// Maximum document size, in bytes.
@@ -63,6 +64,9 @@ pub struct Workflow {
     /// The improvement pass that follows the forward pass.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub improvement: Option<Improvement>,
+    /// The values of `{{ctx.NAME}}` in prompts, by name. A caller may override them.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub variables: BTreeMap<String, String>,
     pub nodes: Vec<WorkflowNode>,
     pub edges: Vec<WorkflowEdge>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -94,6 +98,9 @@ pub struct WorkflowNode {
     pub prompt_template: Option<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tools: Vec<String>,
+    /// The file access at this node, at most that of its session.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fs_scope: Option<FsScope>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// The role instance whose session this node uses.
@@ -125,6 +132,7 @@ impl WorkflowNode {
             agent_ref: None,
             prompt_template: None,
             tools: Vec::new(),
+            fs_scope: None,
             name: None,
             role: None,
             session_id: None,

@@ -3,15 +3,16 @@
 //! incomplete turns.
 //!
 //! A turn is a run of user messages and all entries that follow, up to the next user message after an answer.
-//! A turn is completed if the model's last message has text, and neither the message nor any of its tool
-//! calls was interrupted.
+//! A turn is completed if it ended `completed` and its last answer has text. The messages of other programs belong to no
+//! recorded turn: there, an answer that was cut off, or a tool call that was interrupted, makes the turn incomplete.
 
 use std::collections::BTreeMap;
 
-use sapwood_core::Body;
 use sapwood_core::content::Part;
 use sapwood_core::entry::{Entry, Stop};
 use sapwood_core::project::summary::Summary;
+use sapwood_core::project::turn_outcomes::TurnOutcomes;
+use sapwood_core::{Body, Json};
 use serde_json::{Value, json};
 
 use super::{Document, NodeKind, SCHEMA_VERSION, Workflow, WorkflowEdge, WorkflowNode};
@@ -21,6 +22,19 @@ use crate::import::text::write_rfc3339;
 pub const EXPORT_KEY: &str = "sapwood_export";
 const FALLBACK_ID: &str = "exported-session";
 const FALLBACK_AGENT: &str = "assistant";
+
+/// A session to export.
+#[derive(Debug, Clone, Copy)]
+pub struct SessionToExport<'a> {
+    pub summary: &'a Summary,
+    /// The active path from its root, oldest first.
+    pub path: &'a [Entry],
+    pub outcomes: &'a TurnOutcomes,
+    /// The agent that the session runs with, if one was frozen into it.
+    pub agent: Option<&'a Json>,
+    /// The values of the variables in the agent's prompt.
+    pub variables: &'a BTreeMap<String, String>,
+}
 
 /// The exported document and the number of its turns.
 #[derive(Debug, Clone, PartialEq)]
@@ -34,13 +48,18 @@ struct SessionTurn {
     prompts: Vec<String>,
     tools: Vec<String>,
     answered: bool,
-    has_final_text: bool,
+    is_completed: bool,
 }
 
-/// Export a session. `path` is the active path from its root, oldest first.
-pub fn of_session(summary: &Summary, path: &[Entry]) -> Exported {
-    let agent = summary.agent.clone().unwrap_or_else(|| FALLBACK_AGENT.to_owned());
-    let completed: Vec<SessionTurn> = turns_of(path).into_iter().filter(|turn| turn.has_final_text).collect();
+/// Export a session.
+pub fn of_session(session: SessionToExport<'_>) -> Exported {
+    let SessionToExport { summary, path, outcomes, agent, variables } = session;
+    let snapshot = agent.map(Json::to_value);
+    // The snapshot defines the agent that the nodes refer to.
+    let frozen_id = snapshot.as_ref().and_then(|agent| agent["id"].as_str());
+    let agent = frozen_id.or(summary.agent.as_deref()).unwrap_or(FALLBACK_AGENT).to_owned();
+    let completed: Vec<SessionTurn> =
+        turns_of(path, outcomes).into_iter().filter(|turn| turn.is_completed).collect();
     let mut nodes = vec![WorkflowNode::new("input", NodeKind::Input)];
     let turns = completed.len();
     for (number, turn) in completed.into_iter().enumerate() {
@@ -58,11 +77,12 @@ pub fn of_session(summary: &Summary, path: &[Entry]) -> Exported {
     let workflow = Workflow {
         id: id_of(summary.title.as_deref().unwrap_or_default()),
         name: summary.title.clone(),
-        agents: agent_snapshot(path).into_iter().collect(),
+        agents: snapshot.into_iter().collect(),
         roles: Vec::new(),
         record_folder: None,
         required_readings: None,
         improvement: None,
+        variables: variables.clone(),
         nodes,
         edges,
         metadata: BTreeMap::from([(EXPORT_KEY.to_owned(), export_of(summary, &agent, path))]),
@@ -70,7 +90,7 @@ pub fn of_session(summary: &Summary, path: &[Entry]) -> Exported {
     Exported { document: Document { schema_version: SCHEMA_VERSION.to_owned(), workflow }, turns }
 }
 
-fn turns_of(path: &[Entry]) -> Vec<SessionTurn> {
+fn turns_of(path: &[Entry], outcomes: &TurnOutcomes) -> Vec<SessionTurn> {
     let mut turns: Vec<SessionTurn> = Vec::new();
     for entry in path {
         match &entry.body {
@@ -85,7 +105,8 @@ fn turns_of(path: &[Entry]) -> Vec<SessionTurn> {
             Body::AssistantMessage(answer) if answer.stop != Stop::Error => {
                 let Some(turn) = turns.last_mut() else { continue };
                 turn.answered = true;
-                turn.has_final_text = answer.stop != Stop::Aborted && !entry.body.text().trim().is_empty();
+                let has_text = answer.stop != Stop::Aborted && !entry.body.text().trim().is_empty();
+                turn.is_completed = has_text && outcomes.is_completed(&entry.meta).unwrap_or(true);
                 for call in answer.parts.iter().filter_map(Part::as_tool_call) {
                     if !turn.tools.contains(&call.name) {
                         turn.tools.push(call.name.clone());
@@ -93,10 +114,13 @@ fn turns_of(path: &[Entry]) -> Vec<SessionTurn> {
                 }
             }
             Body::ToolResult(result) if result.interrupted => {
-                turns.iter_mut().last().into_iter().for_each(|turn| turn.has_final_text = false);
+                turns.iter_mut().last().into_iter().for_each(|turn| turn.is_completed = false);
             }
             _ => {}
         }
+    }
+    if outcomes.ends_interrupted() {
+        turns.iter_mut().last().into_iter().for_each(|turn| turn.is_completed = false);
     }
     turns
 }
@@ -121,16 +145,9 @@ fn id_of(title: &str) -> String {
     if id.is_empty() { FALLBACK_ID.to_owned() } else { id }
 }
 
-fn agent_snapshot(path: &[Entry]) -> Option<Value> {
-    path.iter().rev().find_map(|entry| match &entry.body {
-        Body::Configured(configured) => Some(configured.agent.to_value()),
-        Body::ContextChanged(changed) => changed.agent.as_ref().map(sapwood_core::Json::to_value),
-        _ => None,
-    })
-}
-
 fn export_of(summary: &Summary, agent: &str, path: &[Entry]) -> Value {
-    let messages: Vec<Value> = path.iter().filter_map(message_of).collect();
+    let message = |entry: &Entry| message_of(summary, entry);
+    let messages: Vec<Value> = path.iter().filter_map(message).collect();
     // Use the path, not the log: an export appends an entry to the log, which must not change the next
     // export.
     let updated = path.iter().map(|entry| entry.meta.at).max().unwrap_or(summary.created_at);
@@ -146,7 +163,7 @@ fn export_of(summary: &Summary, agent: &str, path: &[Entry]) -> Value {
 }
 
 /// Convert an entry to a message. Parts have no reasoning signature, and entries contain no secrets (I12).
-fn message_of(entry: &Entry) -> Option<Value> {
+fn message_of(summary: &Summary, entry: &Entry) -> Option<Value> {
     let role = match &entry.body {
         Body::UserMessage(_) | Body::CustomMessage(_) | Body::BranchSummary(_) => "user",
         Body::AssistantMessage(_) => "assistant",
@@ -159,7 +176,8 @@ fn message_of(entry: &Entry) -> Option<Value> {
         parts => json!(parts),
     };
     let mut message = json!({
-        "id": entry.meta.id, "role": role, "content": content, "timestamp": write_rfc3339(entry.meta.at),
+        "id": entry.meta.id, "session_id": summary.id, "sequence_number": entry.meta.seq, "role": role,
+        "content": content, "timestamp": write_rfc3339(entry.meta.at),
     });
     match &entry.body {
         Body::AssistantMessage(answer) => {

@@ -31,6 +31,10 @@ fn log_of(bodies: Vec<Body>) -> MemLog {
     log
 }
 
+fn facts() -> role_files::RoleFacts {
+    role_files::RoleFacts { role: "agent".into(), logical_id: summary().id.to_string(), ..Default::default() }
+}
+
 /// Export to a format and import again.
 fn round_trip(format: Format, log: &MemLog) -> ImportResult {
     import(format, export(format, log))
@@ -40,7 +44,7 @@ fn export(format: Format, log: &MemLog) -> Vec<u8> {
     let blobs = Default::default();
     match format {
         Format::RoleFiles => {
-            role_files::transcript(&summary(), &log.path(None).entries).to_string().into_bytes()
+            role_files::transcript(&log.path(None).entries, &facts()).to_string().into_bytes()
         }
         _ => {
             let dialect = if format == Format::Pi { Dialect::Pi } else { Dialect::Operator };
@@ -161,7 +165,7 @@ fn every_export_names_a_result_after_its_call() {
     let path = log.path(None).entries;
     assert!(markdown::page(&summary(), &path).contains("Result of `Read`"));
     assert!(html::page(&summary(), &path, &Default::default()).contains("Result <code>Read</code>"));
-    let transcript = role_files::transcript(&summary(), &path[2..]).to_string();
+    let transcript = role_files::transcript(&path[2..], &facts()).to_string();
     assert!(transcript.contains(r#""toolName":"""#), "the tool is unknown: {transcript}");
     let back = import(Format::RoleFiles, transcript);
     assert!(

@@ -5,8 +5,9 @@ use sapwood_core::entry::{AssistantMessage, Stop, ToolResult, UserMessage};
 use sapwood_core::fixture::{MemLog, random_script};
 use sapwood_core::port::store::NewSession;
 use sapwood_core::project::summary::Summary;
+use sapwood_core::project::turn_outcomes::TurnOutcomes;
 use sapwood_core::{Body, Json, Part, Principal, TimestampMs};
-use sapwood_formats::workflow::{self, Document, of_session};
+use sapwood_formats::workflow::{self, Document, SessionToExport, of_session};
 use serde_json::{Value, json};
 
 fn user(text: &str) -> Body {
@@ -49,8 +50,15 @@ fn export_log(title: Option<&str>, log: &MemLog) -> Document {
         ..NewSession::new("s-1".parse().unwrap(), TimestampMs(1_767_323_045_678))
     };
     let summary = Summary::new(&new, Principal::System);
-    let path = log.path(None);
-    let document = of_session(&summary, &path.entries).document;
+    let slice = log.path(None);
+    let document = of_session(SessionToExport {
+        summary: &summary,
+        path: &slice.entries,
+        outcomes: &TurnOutcomes::of_slice(&slice),
+        agent: None,
+        variables: &Default::default(),
+    })
+    .document;
     check_stable(&document);
     document
 }

@@ -89,6 +89,7 @@ fn format_info(format: wire::ExportFormat) -> (&'static str, &'static str, Expor
         Format::Pi => ("pi", ndjson, ExportShape::Tree(Dialect::Pi)),
         Format::Operator => ("operator", ndjson, ExportShape::Tree(Dialect::Operator)),
         Format::RoleFiles => ("role-files", json, ExportShape::Page(PageFormat::RoleFiles)),
+        Format::RoleFeed => ("role-feed", json, ExportShape::Page(PageFormat::RoleFeed)),
         Format::Messages => ("messages", json, ExportShape::Page(PageFormat::Messages)),
         Format::MessagesAnthropic => {
             ("messages-anthropic", json, ExportShape::Page(PageFormat::MessagesAnthropic))

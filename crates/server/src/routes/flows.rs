@@ -92,7 +92,9 @@ fn read_flow(state: &State, new: &wire::NewFlow) -> Result<Flow> {
     };
     let readings = Readings { texts: new.readings.clone(), ..Readings::default() };
     let find_agent = |name: &str| state.agent(name).ok().cloned();
-    Ok(workflow::flow_of(&document, &readings, OwnAgents::Ignore, find_agent)?)
+    let mut flow = workflow::flow_of(&document, &readings, OwnAgents::Ignore, find_agent)?;
+    flow.variables.extend(new.variables.clone());
+    Ok(flow)
 }
 
 /// Get a flow run: its graph, the status of each node, the roles' sessions and pending approvals.

@@ -100,6 +100,7 @@ fn approval_of(pending: &PendingApproval) -> wire::Approval {
     wire::Approval {
         approval: pending.approval.clone(),
         session: pending.session.to_string(),
+        why: pending.why.clone(),
         question: pending.question.clone(),
         kind: pending.kind.clone(),
         call: pending.call.as_ref().and_then(|call| serde_json::to_value(call).ok()),

@@ -394,7 +394,10 @@ pub enum ExportFormat {
     Pi,
     /// The whole tree as an operator session file.
     Operator,
+    /// A role's `transcript.json`.
     RoleFiles,
+    /// A role's `feed.json`.
+    RoleFeed,
     Messages,
     MessagesAnthropic,
     Markdown,
@@ -464,6 +467,9 @@ pub struct NewFlow {
     /// Whether roles review their work after the forward pass.
     #[serde(default)]
     pub improve: bool,
+    /// The values of `{{ctx.NAME}}` in prompts, by name. They are stored as plain text and override those of the flow.
+    #[serde(default)]
+    pub variables: BTreeMap<String, String>,
     /// The texts of required readings, by name.
     #[serde(default)]
     pub readings: BTreeMap<String, String>,

@@ -89,3 +89,27 @@ async fn a_running_flow_can_be_cancelled_once() {
     assert_eq!(server.post("ana", "/v1/flows/flow-hangs/resume", &json!({})).await.status, 202);
     assert_eq!(server.get("ana", "/v1/flows/flow-hangs").await.json()["status"], "cancelled");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn variables_are_part_of_the_request_and_missing_ones_are_named() {
+    let server = TestServer::open().await;
+    let flow = one_node_flow("say hello to {{ctx.friend}}");
+    let refused = server.post("ana", "/v1/flows", &json!({ "flow": flow })).await;
+    assert_eq!((refused.status, refused.code().as_str()), (400, "flow.invalid"));
+    assert!(refused.json()["detail"].as_str().unwrap().contains("{{ctx.friend}}"), "{}", refused.json());
+    let new = json!({ "flow": flow, "variables": { "friend": "rex" }, "id": "named" });
+    assert_eq!(server.post("ana", "/v1/flows", &new).await.status, 202);
+    let view = wait_for(&server, "flow-named", "completed").await;
+    let session = view["nodes"][1]["session"].as_str().unwrap();
+    let context = server.get("ana", &format!("/v1/sessions/{session}/context")).await.json();
+    let texts: Vec<&str> =
+        context["messages"].as_array().unwrap().iter().filter_map(|m| m["text"].as_str()).collect();
+    assert!(texts.contains(&"say hello to rex"), "{texts:?}");
+    let export = |format: &str| json!({ "format": format });
+    let path = format!("/v1/sessions/{session}/export");
+    let role = server.post("ana", &path, &export("role-files")).await.json();
+    assert_eq!((&role["roleName"], &role["currentNodeId"]), (&json!("work"), &json!("work")), "{role}");
+    let feed = server.post("ana", &path, &export("role-feed")).await.json();
+    let items = server.get("ana", &format!("/v1/sessions/{session}/feed")).await.json();
+    assert_eq!(feed, items["items"], "the same items as in the feed");
+}
