@@ -24,6 +24,7 @@ pub mod fixture;
 pub mod flow;
 pub mod id;
 pub mod memory;
+pub mod model_choice;
 #[cfg(feature = "openapi")]
 pub mod openapi;
 pub mod policy;
@@ -34,6 +35,7 @@ pub mod retry;
 pub mod scope;
 pub mod secret_shape;
 pub mod settings;
+pub mod summary_frame;
 pub mod tokens;
 pub mod tree;
 pub mod trigger;

@@ -6,6 +6,11 @@ use serde::{Deserialize, Serialize};
 use crate::content::Json;
 use crate::entry::CustomInfo;
 
+/// Assumed output tokens of an answer if neither the agent nor the model sets a limit.
+const ANSWER_TOKENS_ASSUMED: u64 = 8_192;
+/// Maximum share of the window that is reserved for the answer, as a divisor.
+const ANSWER_SHARE_DIVISOR: u64 = 4;
+
 /// The `custom_type` of entries that record a change of level.
 pub const PRESSURE_INFO: &str = "sapwood.pressure";
 
@@ -69,6 +74,30 @@ impl Thresholds {
     }
 }
 
+/// The limits that determine how many tokens a session's context may have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ContextLimits {
+    /// The context window of the model: request and answer together. `None` if it is unknown.
+    pub window_tokens: Option<u64>,
+    /// The maximum length of an answer, which is reserved in the window. `None` if it is unknown.
+    pub answer_tokens: Option<u64>,
+    /// The token budget of the session or its agent. It can only lower the limit of the window.
+    pub token_budget: Option<u64>,
+}
+
+impl ContextLimits {
+    /// The number of tokens that the context may have: the window without the reserve for the answer, or the token
+    /// budget if that is less. `None` if neither is known; then nothing is compacted automatically.
+    pub fn budget_tokens(&self) -> Option<u64> {
+        let for_input = self.window_tokens.map(|window| {
+            let answer = self.answer_tokens.unwrap_or(ANSWER_TOKENS_ASSUMED);
+            window - answer.min(window / ANSWER_SHARE_DIVISOR)
+        });
+        let budget = self.token_budget.filter(|budget| *budget > 0);
+        for_input.into_iter().chain(budget).min()
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pressure {
     pub level: Level,
@@ -88,7 +117,7 @@ pub enum Moment {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PressureAction {
     Nothing,
-    /// Mask old tool output, the cheap strategy.
+    /// Compact cheaply, without a model: mask old tool output or, if that frees too little, shorten the oldest half.
     Mask,
     /// Summarise, and skip messages of low value.
     Summarise,
@@ -129,12 +158,39 @@ impl Pressure {
         }
     }
 
-    /// The entry that notifies followers of a new level. It is outside the tree, so it does not change the context.
-    pub fn to_info(&self) -> CustomInfo {
+    /// The number of tokens from which the level is at least yellow.
+    pub fn yellow_tokens(&self, thresholds: Thresholds) -> u64 {
+        let tokens = u128::from(self.budget_tokens) * u128::from(thresholds.yellow_percent);
+        u64::try_from(tokens.div_ceil(100)).unwrap_or(u64::MAX)
+    }
+
+    /// The entry that records a change of level, with the level that was recorded before. It is outside the tree, so it
+    /// does not change the context.
+    pub fn to_info(&self, previous: Level) -> CustomInfo {
         let data = serde_json::json!({
-            "level": self.level, "used_tokens": self.used_tokens, "budget_tokens": self.budget_tokens,
+            "level": self.level, "previous": previous, "used_tokens": self.used_tokens,
+            "budget_tokens": self.budget_tokens,
         });
         CustomInfo { custom_type: PRESSURE_INFO.to_owned(), data: Json::from_value(&data) }
+    }
+
+    /// The new level, if the entry records a change of level. Entries of earlier versions have no previous level: they
+    /// recorded the level after every turn, and do not count.
+    pub fn recorded_level(info: &CustomInfo) -> Option<Level> {
+        let pressure = Self::from_info(info)?;
+        info.data.to_value().get("previous").is_some().then_some(pressure.level)
+    }
+
+    /// The warning for the user; `None` below red.
+    pub fn warning(&self) -> Option<String> {
+        (self.level == Level::Red).then(|| {
+            format!(
+                "the context is {:.0} % full ({} of {} tokens): older messages are replaced with a summary",
+                self.percent(),
+                self.used_tokens,
+                self.budget_tokens
+            )
+        })
     }
 
     /// Decode a level change; `None` for other entries.

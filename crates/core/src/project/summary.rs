@@ -8,6 +8,7 @@ use crate::authority::{Authority, Source};
 use crate::entry::{Body, Entry, LOG_VERSION, SessionState};
 use crate::id::{EntryId, SessionId, TimestampMs, TurnId};
 use crate::port::new_session::NewSession;
+use crate::pressure::{Level, Pressure};
 pub use crate::port::new_session::{Lineage, Origin};
 use crate::scope::{Members, Principal};
 use crate::tree::{Head, Links, Placed, Tip};
@@ -62,6 +63,9 @@ pub struct Summary {
     /// The turn that has not ended: it runs, waits for a person, or was interrupted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub open_turn: Option<TurnId>,
+    /// The latest recorded level of context pressure; `None` if it was always green.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pressure: Option<Level>,
     /// The principals that the session is shared with, and their roles. The owner is not included.
     #[serde(default, skip_serializing_if = "Members::is_empty")]
     pub members: Members,
@@ -105,6 +109,7 @@ impl Summary {
             spend: Spend::default(),
             turns: 0,
             open_turn: None,
+            pressure: None,
             members: Members::new(),
             parent: new.parent.clone(),
             inherited: 0,
@@ -152,6 +157,7 @@ impl Summary {
             spend: Spend::default(),
             turns: 0,
             open_turn: None,
+            pressure: None,
             members: Members::new(),
             ..self.clone()
         }
@@ -187,6 +193,9 @@ impl Summary {
                 }
             }
             Body::TurnEnded(_) if self.open_turn == meta.turn => self.open_turn = None,
+            Body::CustomInfo(info) if self.is_own(meta.seq) => {
+                self.pressure = Pressure::recorded_level(info).or(self.pressure);
+            }
             Body::MemberChanged(changed) if !changed.elsewhere => {
                 match changed.role {
                     Some(role) => self.members.insert(changed.member.clone(), role),

@@ -11,7 +11,7 @@ use crate::agent::{Confidence, Limits};
 use crate::content::{Json, Part, ToolCall};
 use crate::entry::{
     Action, ActionKind, ApprovalAnswer, ApprovalAsked, AssistantMessage, Body, BranchSummary, Compaction,
-    Details, InputTaken, LeafMoved, Outcome, Round, RoundResult, RoundStatus, Stop, ToolResult, Trigger,
+    InputTaken, LeafMoved, Outcome, Round, RoundResult, RoundStatus, Stop, ToolResult, Trigger,
     TurnEnded, TurnStarted, UserMessage,
 };
 use crate::flow::assignment::Question;
@@ -121,7 +121,10 @@ impl Machine {
                 self.last_error = Some(message);
                 self.take_failure(&mut step, code, partial);
             }
-            Input::TooFull { trigger } => self.request_compaction(&mut step, trigger),
+            Input::TooFull { trigger, note } => {
+                note.into_iter().for_each(|note| self.add(&mut step, note));
+                self.request_compaction(&mut step, trigger);
+            }
             Input::Compacted { trigger, compaction } => self.take_compaction(&mut step, trigger, compaction),
             Input::OverBudget { question, ask } => self.take_over_budget(&mut step, question, ask),
             Input::ToolDone(result) => self.take_result(&mut step, result),
@@ -249,7 +252,7 @@ impl Machine {
             "A first attempt ({what}) was abandoned because it was rated {rating:.2}. Try another approach, or say what is missing."
         );
         self.add(step, LeafMoved { to: leaf });
-        self.add(step, BranchSummary { summary, from: None, details: Details::default(), from_hook: false });
+        self.add(step, BranchSummary::new(summary));
         self.open_round(step);
     }
 

@@ -20,7 +20,7 @@ pub use terms::{CallersTool, Terms};
 use std::collections::BTreeMap;
 
 use crate::content::{Part, ToolCall};
-use crate::entry::{ApprovalAnswer, Body, Compaction, Stop, ToolResult, Trigger, Usage};
+use crate::entry::{ApprovalAnswer, Body, Compaction, CustomInfo, Stop, ToolResult, Trigger, Usage};
 use crate::id::EntryId;
 
 /// A model's answer, ready to become an entry.
@@ -49,9 +49,11 @@ pub enum Input {
         message: String,
         partial: Option<Answer>,
     },
-    /// The context exceeds the model's window, or nearly does.
+    /// The context exceeds the model's window, or nearly does. `note` records a change of the pressure level; it is
+    /// durable before the compaction begins.
     TooFull {
         trigger: Trigger,
+        note: Option<CustomInfo>,
     },
     /// The result of [`Effect::Compact`]; `None` if there was nothing to compact.
     Compacted {
