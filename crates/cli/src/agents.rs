@@ -99,9 +99,8 @@ impl Agents {
         if named.is_none() && config.is_agent_from_project {
             check_default_agent(&agent)?;
         }
-        if agent.model.is_none() {
-            agent.model = Some(config.model.clone().unwrap_or_else(|| "demo".to_owned()));
-        }
+        // Without a configured model the agent has none, so that a model that is configured later answers.
+        agent.model = agent.model.or_else(|| config.model.clone());
         Ok(agent)
     }
 }

@@ -35,7 +35,7 @@ const GROUPS: &[(&str, &[&str])] = &[
     ("Fit the context window", &["compact", "uncompact", "trim", "prune"]),
     ("Share and remember", &["share", "members", "memory", "graft"]),
     ("Move data", &["import", "export", "migrate"]),
-    ("Automate", &["flow", "agent", "skill", "hook", "trigger"]),
+    ("Automate", &["flow", "agent", "model", "skill", "hook", "trigger"]),
     ("Operate", &["serve", "key", "tenant", "doctor", "bench", "keychain", "completions", "version", "help"]),
 ];
 /// The description of `help`, which clap adds only when it builds the parser. Repeated here for the list of groups.
@@ -103,6 +103,7 @@ pub enum Command {
     Migrate(cmd::migrate::MigrateArgs),
     Bench(cmd::bench::BenchArgs),
     Agent(cmd::agent::AgentArgs),
+    Model(cmd::model::ModelArgs),
     Hook(cmd::hook::HookArgs),
     Skill(cmd::skill::SkillArgs),
     Trigger(cmd::trigger::TriggerArgs),

@@ -7,7 +7,7 @@ use crate::args::{self, Cli, Command};
 use crate::cmd::{
     about, agent, apikey, approve, archives, audit, branch, cancel, chat, compact, context, doctor, erase,
     events, export, feed, flow, fork, graft, hook, import, info, inject, keychain, label_rename, ledger,
-    lifecycle, ls, memory, migrate, new, prune, resume, search, send, serve, share, show, skill, tree,
+    lifecycle, ls, memory, migrate, model, new, prune, resume, search, send, serve, share, show, skill, tree,
     trigger, trim, uncompact, usage,
 };
 use crate::failure::Result;
@@ -20,6 +20,7 @@ pub async fn run(cli: Cli) -> Result<()> {
         Command::Migrate(args) => return Box::pin(migrate::run(args, &global)).await,
         Command::Keychain(args) => return keychain::run(&args, &global),
         Command::Agent(args) => return agent::run(args, &global),
+        Command::Model(args) => return Box::pin(model::run(args, &global)).await,
         command => command,
     };
     let mut app = App::open(&global)?;
@@ -80,6 +81,7 @@ pub async fn dispatch(app: &mut App, command: Command) -> Result<()> {
         Command::Skill(args) => skill::run(app, args).await,
         Command::Hook(args) => hook::run(app, args).await,
         Command::Agent(_)
+        | Command::Model(_)
         | Command::Bench(_)
         | Command::Keychain(_)
         | Command::Migrate(_)

@@ -14,9 +14,11 @@ const ANSWER_SHARE_DIVISOR: u64 = 4;
 /// The `custom_type` of entries that record a change of level.
 pub const PRESSURE_INFO: &str = "sapwood.pressure";
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+/// A level of token pressure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Level {
+    #[default]
     Green,
     Yellow,
     Orange,

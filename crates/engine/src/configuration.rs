@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use sapwood_core::agent::{Agent, AgentError, ChainLink};
+use sapwood_core::agent::{Agent, AgentError};
 use sapwood_core::content::Json;
 use sapwood_core::entry::{Body, ContextChanged, Entry, ModelChanged, SkillsChanged, ThinkingChanged};
 use sapwood_core::port::model::Thinking;
@@ -16,7 +16,6 @@ use sapwood_core::secret_shape::looks_like_key;
 use sapwood_core::settings::{Settings, variables_in};
 use sapwood_core::{Authority, Kind, Scope, Seq, SessionId};
 
-use crate::backends::Backends;
 use crate::session_defaults::FileModels;
 use crate::{EngineError, Result, service};
 
@@ -143,6 +142,13 @@ impl Configuration<'_> {
         Ok(Configured { settings, authority, changes, notice, named: own.models })
     }
 
+    /// The configuration of an imported session that has no agent to continue with, to show what its path says.
+    pub(crate) async fn unconfigured(self, scope: &Scope, summary: &Summary) -> Result<Configured> {
+        let authority = self.authority_of(scope, summary).await?;
+        let settings = self.path_settings(scope, &summary.id, None).await?;
+        Ok(Configured::unchanged(Settings { agent: None, ..settings }, authority))
+    }
+
     async fn own_entries(
         self,
         scope: &Scope,
@@ -218,31 +224,6 @@ impl Configuration<'_> {
         Ok(settings)
     }
 
-    /// Refuse a model chain with a file-backed model that is named only by a request or an import. A model named by
-    /// the local command line is recorded, so that a server may take over the turn.
-    pub(crate) async fn check_chain(
-        self,
-        scope: &Scope,
-        session: &SessionId,
-        backends: &Backends,
-        configured: &Configured,
-        chain: &[ChainLink],
-    ) -> Result<()> {
-        for model in chain.iter().map(|link| link.model.as_str()) {
-            if !backends.model.is_file_backed(model) || configured.authority.allows_model(model) {
-                continue;
-            }
-            match &self.engine.config.file_models {
-                FileModels::Named(names) if names.contains(model) => {}
-                FileModels::Local if configured.is_named_locally(model) => {
-                    self.engine.store.grant_model(scope, session, model).await?;
-                }
-                _ => return Err(EngineError::ModelNotAllowed { model: model.to_owned() }),
-            }
-        }
-        Ok(())
-    }
-
     /// Record the file-backed models of an agent that the local command line started, so that a server may continue
     /// the work.
     pub(crate) async fn record_models(self, scope: &Scope, session: &SessionId, agent: &Agent) -> Result<()> {
@@ -300,21 +281,6 @@ impl Configuration<'_> {
         Ok(std::iter::once(backends.default_model.clone()).chain(others).collect())
     }
 
-    /// The agent and the chain of allowed models for the next answer.
-    pub(crate) async fn agent_and_chain(
-        self,
-        scope: &Scope,
-        session: &SessionId,
-        backends: &Backends,
-    ) -> Result<(Agent, Vec<ChainLink>)> {
-        let summary = self.engine.store.summary(scope, session).await?;
-        let configured = self.resolve(scope, &summary).await?;
-        let agent = agent_of(&configured.settings)?;
-        let chain = chain_of(&configured.settings, &agent, backends);
-        self.check_chain(scope, session, backends, &configured, &chain).await?;
-        Ok((agent, chain))
-    }
-
     /// The agent that a session was started with.
     pub async fn agent_of(self, scope: &Scope, session: &SessionId) -> Result<Agent> {
         agent_of(&self.settings(scope, session).await?)
@@ -358,12 +324,16 @@ impl Configured {
         self.named.extend(model.map(str::to_owned));
     }
 
-    /// Whether a local user, rather than an import, named the model.
-    fn is_named_locally(&self, model: &str) -> bool {
-        let is_imported = self.authority.has_imports()
-            && self.settings.model_asked.as_deref() == Some(model)
-            && !self.named.contains(model);
-        !is_imported
+    /// Whether the current call or an entry that this store wrote names the model. An answer names no model: it could be
+    /// injected.
+    pub(crate) fn is_named(&self, model: &str) -> bool {
+        let is_asked = self.settings.model_asked.as_deref() == Some(model);
+        self.named.contains(model) || (is_asked && !self.authority.has_imports())
+    }
+
+    /// Whether only imported entries name the model.
+    pub(crate) fn is_only_imported(&self, model: &str) -> bool {
+        self.authority.has_imports() && !self.named.contains(model)
     }
 }
 
@@ -420,14 +390,4 @@ pub(crate) fn agent_of(settings: &Settings) -> Result<Agent> {
         let why = format!("failed to parse: {error}");
         AgentError { agent: "of this session".to_owned(), field: "agent".to_owned(), why }.into()
     })
-}
-
-/// The models to call: the session's current model, else the agent's, else the default; then the agent's
-/// fallback chain.
-pub(crate) fn chain_of(settings: &Settings, agent: &Agent, backends: &Backends) -> Vec<ChainLink> {
-    let requested = settings.model_asked.clone().or_else(|| agent.model.clone());
-    let model = requested.unwrap_or_else(|| backends.default_model.clone());
-    let first = ChainLink { model, max_attempts: ATTEMPTS_DEFAULT };
-    let rest = agent.fallback_chain.iter().filter(|link| link.model != first.model).cloned();
-    std::iter::once(first.clone()).chain(rest).collect()
 }

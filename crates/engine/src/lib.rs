@@ -8,7 +8,7 @@
 //! | [`Engine::sessions`] | [`sessions`] | start, fork, share, close, archive and erase sessions |
 //! | [`Engine::turns`] | [`turn`] | send input, run and resume turns |
 //! | [`Engine::turn_control`] | [`turn`] | cancel, steer, answer and show turns from any process |
-//! | [`Engine::edits`] | [`edits`] | inject messages, branch, label, trim, name artifacts |
+//! | [`Engine::edits`] | [`edits`], [`branch`] | inject messages, branch, label, trim, name artifacts |
 //! | [`Engine::views`] | [`views`], [`export`] | context, tree, feed, ledger, usage, exports |
 //! | [`Engine::directory`] | [`directory`] | find, list and search sessions; the audit log |
 //! | [`Engine::events`] | [`follow`], [`subscribe`] | follow entries and fragments |
@@ -28,6 +28,7 @@
 
 mod backends;
 pub mod blob;
+pub mod branch;
 pub mod compact;
 pub mod configuration;
 pub mod directory;
@@ -48,6 +49,7 @@ mod lease;
 pub mod log;
 pub mod memory;
 pub mod migrate;
+mod model_chain;
 pub mod pressure;
 mod session_defaults;
 pub mod sessions;

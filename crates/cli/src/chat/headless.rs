@@ -3,13 +3,16 @@
 
 use std::io::Write;
 
+use sapwood::Body;
+use sapwood::core::Kind;
+use sapwood::core::pressure::Pressure;
 use sapwood::core::project::event::Event;
 use sapwood::engine::turn::{Running, TurnReport};
 use sapwood::engine::{SessionEvent, Subscription};
 
 use super::watch::SessionHandle;
 use crate::failure::{Exit, Failure, Result};
-use crate::render::{Out, clean};
+use crate::render::{Out, clean, note};
 
 /// The output of a turn for programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,6 +58,18 @@ pub async fn follow(
     Ok(report)
 }
 
+/// The warning that an entry contains for the user.
+fn warning_of(event: &SessionEvent) -> Option<String> {
+    let SessionEvent::Entry(record) = event else { return None };
+    if record.meta.kind != Kind::CustomInfo {
+        return None;
+    }
+    match record.decode().ok()? {
+        Body::CustomInfo(info) => Pressure::from_info(&info)?.warning(),
+        _ => None,
+    }
+}
+
 async fn cancel(handle: &SessionHandle) -> Result<()> {
     match handle.engine.turn_control().cancel(&handle.scope, &handle.session).await {
         Err(sapwood::Error::NoTurn { .. }) => Ok(()),
@@ -63,6 +78,9 @@ async fn cancel(handle: &SessionHandle) -> Result<()> {
 }
 
 fn print_event(handle: &SessionHandle, event: &SessionEvent, show: TurnOutput, out: &mut Out) -> Result<()> {
+    if let Some(warning) = warning_of(event) {
+        note(out.format, &format!("warning: {warning}"));
+    }
     if show != TurnOutput::Events {
         return Ok(());
     }

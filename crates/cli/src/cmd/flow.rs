@@ -164,8 +164,8 @@ fn load(app: &App, file: &std::path::Path) -> Result<Flow> {
     let failed = |error: sapwood::flow::FlowFileError| Failure::new(error.code(), error.to_string());
     let mut flow = load_flow(file, find_agent).map_err(failed)?;
     // Agents without a model use the configured model, as in other commands.
-    let model = app.default_model();
-    let fill = |agent: &mut Agent| agent.model = agent.model.take().or_else(|| Some(model.clone()));
+    let model = app.paths.config.model.clone();
+    let fill = |agent: &mut Agent| agent.model = agent.model.take().or_else(|| model.clone());
     flow.agents.values_mut().for_each(fill);
     Ok(flow)
 }

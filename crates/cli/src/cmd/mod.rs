@@ -32,6 +32,7 @@ pub mod lifecycle;
 pub mod ls;
 pub mod memory;
 pub mod migrate;
+pub mod model;
 pub mod new;
 pub mod prune;
 pub mod resume;

@@ -34,6 +34,18 @@ pub enum Role {
     System,
 }
 
+impl Role {
+    /// The name in JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Role::User => "user",
+            Role::Assistant => "assistant",
+            Role::Tool => "tool",
+            Role::System => "system",
+        }
+    }
+}
+
 /// One message of a context.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Message {

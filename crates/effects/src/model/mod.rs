@@ -43,7 +43,7 @@ pub use wire::ANSWER_BYTES_MAX;
 use crate::egress::provider::provider_client;
 use catalog::Catalog;
 use demo::Demo;
-use model_name::plain_name;
+use model_name::{is_portable, plain_name};
 use scripted::Scripted;
 use settings::{KeyNeed, ProviderEndpoint};
 use wire::{Decode, Wire};
@@ -264,6 +264,9 @@ impl Model for Models {
             // A provider's own spelling is used as it is, also for a model that the catalog does not have yet.
             let is_foreign = !self.catalog.has(provider, name) && self.catalog.has(provider, &plain);
             return Ok(if is_foreign { format!("{provider}/{plain}") } else { model.to_owned() });
+        }
+        if !is_portable(model) {
+            return Err(self.unknown(model));
         }
         let having = || self.providers.iter().filter(|(name, _)| self.catalog.has(name, &plain));
         let callable = having().find(|(_, provider)| self.has_key(&provider.endpoint));

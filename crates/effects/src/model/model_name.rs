@@ -27,6 +27,42 @@ const GATEWAY_VARIANTS: &[&str] = &["free", "beta", "extended", "thinking", "onl
 /// Aliases for the newest edition, which Vertex puts after an `@`.
 const NEWEST_ALIASES: &[&str] = &["latest", "default"];
 
+/// First segments of names in other programs: clouds, gateways and resource paths. A name with any other first segment
+/// names a provider that is not configured here, and must not be sent to another one.
+const FOREIGN_PREFIXES: &[&str] = &[
+    "accounts",
+    "amazon-bedrock",
+    "anthropic-vertex",
+    "azure",
+    "azure-openai",
+    "azure-openai-responses",
+    "bedrock",
+    "github-copilot",
+    "google",
+    "google-antigravity",
+    "google-gemini-cli",
+    "google-vertex",
+    "google-vertex-anthropic",
+    "litellm",
+    "models",
+    "openai-codex",
+    "opencode",
+    "openrouter",
+    "projects",
+    "publishers",
+    "vercel-ai-gateway",
+    "vertex",
+    "vertex_ai",
+];
+
+/// Whether the name has no provider, or the prefix of a cloud or a gateway.
+pub fn is_portable(given: &str) -> bool {
+    match given.trim().split_once('/') {
+        None => true,
+        Some((prefix, _)) => FOREIGN_PREFIXES.contains(&prefix) || prefix.starts_with("arn:"),
+    }
+}
+
 /// Reduce a name to the spelling of the model's own provider. Examples:
 ///
 /// | given | result |

@@ -10,7 +10,7 @@ use sapwood::core::id::NAME_BYTES_MAX;
 use sapwood::core::port::model::Thinking;
 use sapwood::core::port::store::{Created, ListFilter, ListOrder};
 use sapwood::core::project::summary::Summary;
-use sapwood::engine::directory::parse_state;
+use sapwood::engine::directory::{parse_state, parse_state_filter};
 use sapwood::engine::edits::InjectOptions;
 use sapwood::engine::sessions::StartOptions;
 use sapwood::engine::sessions::checked_title;
@@ -58,8 +58,10 @@ async fn list_sessions(
 }
 
 fn filter_of(query: wire::ListSessions) -> Result<ListFilter> {
+    let (state, context) = query.state.as_deref().map(parse_state_filter).transpose()?.unwrap_or_default();
     Ok(ListFilter {
-        state: query.state.as_deref().map(parse_state).transpose()?,
+        state,
+        context,
         cwd: query.cwd,
         agent: query.agent,
         owner: query.owner.as_deref().map(parse_member).transpose()?,

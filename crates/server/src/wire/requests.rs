@@ -60,7 +60,7 @@ pub enum ListOrder {
 #[serde(deny_unknown_fields, default)]
 #[into_params(parameter_in = Query)]
 pub struct ListSessions {
-    /// `created`, `active`, `closed` or `archived`.
+    /// `created`, `active`, `closed` or `archived`; or the state of the context: `compacted`, `trimmed` or `pruned`.
     pub state: Option<String>,
     /// Words that occur in the session or in its title. A session may appear again on a later page.
     pub q: Option<String>,
@@ -215,6 +215,9 @@ pub struct Branch {
     /// A summary of the abandoned branch.
     #[serde(default)]
     pub summary: Option<String>,
+    /// Let the session's model write the summary. Cannot be combined with `summary`.
+    #[serde(default)]
+    pub summarize: bool,
 }
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
@@ -272,6 +275,9 @@ pub struct Compact {
     pub hard_limit_strategy: Option<String>,
     #[schema(nullable = false)]
     pub instructions: Option<String>,
+    /// Compact even if the context does not become smaller.
+    #[schema(nullable = false)]
+    pub force: Option<bool>,
 }
 
 /// Input: a string, or an array of parts or items.

@@ -36,7 +36,7 @@ fn dated_and_imported_names_find_their_row_and_a_configured_provider() {
         assert_eq!(models.resolve(given).as_deref(), Ok(expected), "{given}");
         assert_eq!(models.facts(given).window_tokens, Some(window), "{given}");
     }
-    for unknown in ["gpt-oops", "nowhere/model", "llama3.2", "", "openai/"] {
+    for unknown in ["gpt-oops", "nowhere/model", "nowhere/gpt-5", "llama3.2", "", "openai/"] {
         assert_eq!(models.resolve(unknown).unwrap_err().code(), "model.unknown", "{unknown:?}");
     }
     assert_eq!(models.resolve("ollama/llama3.2").as_deref(), Ok("ollama/llama3.2"));
