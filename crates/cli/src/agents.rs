@@ -325,6 +325,6 @@ mod tests {
         let config = Config { agent: Some("wild".into()), is_agent_from_project: true, ..Config::default() };
         let agents = Agents::of(temp.path(), Path::new("/nonexistent"), &config);
         assert_eq!(agents.choose(None, &config).unwrap_err().code, "agent.untrusted");
-        assert_eq!(agents.choose(Some("wild"), &config).unwrap().model.as_deref(), Some("demo"));
+        assert_eq!(agents.choose(Some("wild"), &config).unwrap().model, None);
     }
 }

@@ -208,3 +208,39 @@ impl std::fmt::Display for Pressure {
         write!(f, "{level}: {used} of {budget} tokens, {:.0} %", self.percent())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_budget_is_the_window_without_an_answer_or_the_token_budget_if_that_is_less() {
+        let cases = [
+            ((Some(100_000), Some(20_000), None), Some(80_000)),
+            ((Some(100_000), Some(64_000), None), Some(75_000)),
+            ((Some(100_000), None, None), Some(91_808)),
+            ((Some(100_000), Some(20_000), Some(10_000)), Some(10_000)),
+            ((Some(100_000), Some(20_000), Some(90_000)), Some(80_000)),
+            ((None, None, Some(10_000)), Some(10_000)),
+            ((None, Some(20_000), None), None),
+            ((None, None, Some(0)), None),
+        ];
+        for ((window_tokens, answer_tokens, token_budget), expected) in cases {
+            let limits = ContextLimits { window_tokens, answer_tokens, token_budget };
+            assert_eq!(limits.budget_tokens(), expected, "{limits:?}");
+        }
+    }
+
+    #[test]
+    fn only_an_entry_with_the_previous_level_counts_as_a_recorded_level() {
+        let pressure = Pressure { level: Level::Red, used_tokens: 95, budget_tokens: 100 };
+        let note = pressure.to_info(Level::Green);
+        assert_eq!(Pressure::from_info(&note), Some(pressure));
+        assert_eq!(Pressure::recorded_level(&note), Some(Level::Red));
+        let data = Json::from_value(&serde_json::json!({"level": "red", "used_tokens": 95, "budget_tokens": 100}));
+        let earlier = CustomInfo { data, ..note };
+        assert_eq!((Pressure::from_info(&earlier), Pressure::recorded_level(&earlier)), (Some(pressure), None));
+        assert!(pressure.warning().is_some_and(|text| text.contains("95 of 100 tokens")));
+        assert_eq!(Pressure { level: Level::Orange, ..pressure }.warning(), None);
+    }
+}

@@ -16,6 +16,7 @@ mod all {
     mod memory_crossing;
     mod own;
     mod parallel;
+    mod pressure;
     mod sabotage;
     mod simulate;
     mod skills;

@@ -26,6 +26,7 @@ mod interop;
 mod members;
 mod memory;
 mod migrate;
+mod models;
 mod openai;
 mod sdk;
 mod serve;
