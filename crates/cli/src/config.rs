@@ -288,7 +288,9 @@ mod tests {
             assert!(failure.message.contains("your own file"), "{}", failure.message);
         }
         write(&project, "");
-        for wrong in ["[prune]\ninactive_for = \"30\"", "[prune]\ninactive_for = \"0s\"", "[prune]\nkeep_last = 3"] {
+        for wrong in
+            ["[prune]\ninactive_for = \"30\"", "[prune]\ninactive_for = \"0s\"", "[prune]\nkeep_last = 3"]
+        {
             write(&home, wrong);
             assert_eq!(load(&project, &home).unwrap_err().code, "config.invalid", "{wrong}");
         }

@@ -237,9 +237,13 @@ mod tests {
         let note = pressure.to_info(Level::Green);
         assert_eq!(Pressure::from_info(&note), Some(pressure));
         assert_eq!(Pressure::recorded_level(&note), Some(Level::Red));
-        let data = Json::from_value(&serde_json::json!({"level": "red", "used_tokens": 95, "budget_tokens": 100}));
+        let data =
+            Json::from_value(&serde_json::json!({"level": "red", "used_tokens": 95, "budget_tokens": 100}));
         let earlier = CustomInfo { data, ..note };
-        assert_eq!((Pressure::from_info(&earlier), Pressure::recorded_level(&earlier)), (Some(pressure), None));
+        assert_eq!(
+            (Pressure::from_info(&earlier), Pressure::recorded_level(&earlier)),
+            (Some(pressure), None)
+        );
         assert!(pressure.warning().is_some_and(|text| text.contains("95 of 100 tokens")));
         assert_eq!(Pressure { level: Level::Orange, ..pressure }.warning(), None);
     }

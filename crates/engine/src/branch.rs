@@ -64,8 +64,8 @@ impl Edits<'_> {
         if given.as_ref().is_some_and(|summary| summary.trim().is_empty()) {
             return Err(EngineError::Invalid { what: "the summary", why: "it is empty".to_owned() });
         }
-        let needs_branch =
-            matches!(leave, LeaveWith::ModelSummary { .. }) || self.engine.hooks().has(HookName::BeforeBranch);
+        let needs_branch = matches!(leave, LeaveWith::ModelSummary { .. })
+            || self.engine.hooks().has(HookName::BeforeBranch);
         let left = if needs_branch { self.left_messages(scope, session, to).await? } else { Vec::new() };
         let about = || json!({"to": to, "summary": given, "text": event_text(&transcript(&left))});
         let at = EventLocation::new(scope, session);
@@ -79,7 +79,9 @@ impl Edits<'_> {
             (None, LeaveWith::ModelSummary { model }) => {
                 Some(self.summarise_branch(scope, session, left, model).await?)
             }
-            (None, LeaveWith::Text(text)) if asked == HookDecision::Continue => Some(BranchSummary::new(text)),
+            (None, LeaveWith::Text(text)) if asked == HookDecision::Continue => {
+                Some(BranchSummary::new(text))
+            }
             (None, _) => None,
         };
         let branched = self.move_leaf(scope, session, to, summary).await?;
@@ -118,7 +120,9 @@ impl Edits<'_> {
         let current = read(None).await?.entries;
         let target = self.engine.store.find_entries(scope, session, &to.to_string()).await?;
         let staying: HashSet<EntryId> = match target.first() {
-            Some(target) => read(Some(target.meta.seq)).await?.entries.iter().map(|entry| entry.meta.id).collect(),
+            Some(target) => {
+                read(Some(target.meta.seq)).await?.entries.iter().map(|entry| entry.meta.id).collect()
+            }
             None => HashSet::new(),
         };
         let shared = current.iter().rposition(|entry| staying.contains(&entry.meta.id));
@@ -140,7 +144,8 @@ impl Edits<'_> {
         let summariser = self.engine.compaction().summariser_of(scope, session, model).await?;
         let meter = MeteredSummariser::new(Arc::new(summariser));
         let (context, options) = (branch_context(left), CompactOptions::default());
-        let archive = Archive::at(&context, Cut { start: 0, cut: context.messages.len(), split: None }, &options);
+        let archive =
+            Archive::at(&context, Cut { start: 0, cut: context.messages.len(), split: None }, &options);
         let mut text = String::new();
         for chunk in story_chunks(&archive) {
             let written = meter.write(branch_request(&archive, &text, &chunk)).await;

@@ -286,7 +286,9 @@ pub fn parse_state_filter(name: &str) -> Result<(Option<SessionState>, Option<Co
     match (SessionState::from_name(name), ContextState::from_name(name)) {
         (None, None) => Err(EngineError::Invalid {
             what: "the state",
-            why: format!("{name:?} is not one of created, active, closed, archived, compacted, trimmed, pruned"),
+            why: format!(
+                "{name:?} is not one of created, active, closed, archived, compacted, trimmed, pruned"
+            ),
         }),
         states => Ok(states),
     }

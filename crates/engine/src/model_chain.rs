@@ -56,7 +56,8 @@ impl Configuration<'_> {
             origin => origin,
         };
         let first = ChainLink { model: choice.model, max_attempts: ATTEMPTS_DEFAULT };
-        let fallbacks = agent.fallback_chain.iter().filter(|link| call.is_none() && link.model != first.model);
+        let fallbacks =
+            agent.fallback_chain.iter().filter(|link| call.is_none() && link.model != first.model);
         let links: Vec<ChainLink> = std::iter::once(first.clone()).chain(fallbacks.cloned()).collect();
         for link in &links {
             self.check_file_model(scope, session, &backends, configured, agent, &link.model).await?;

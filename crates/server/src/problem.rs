@@ -147,8 +147,8 @@ pub fn status_of(code: &str) -> StatusCode {
         | "tool.unknown"
         | "tool.invalid" => StatusCode::BAD_REQUEST,
         "store.busy" | "store.unreachable" | "store.untrusted" | "store.locked" | "store.read_only"
-        | "model.none" | "model.no_key" | "compact.no_model" | "tool.no_directory" | "server.stopping" | "server.busy"
-        | "server.full" => StatusCode::SERVICE_UNAVAILABLE,
+        | "model.none" | "model.no_key" | "compact.no_model" | "tool.no_directory" | "server.stopping"
+        | "server.busy" | "server.full" => StatusCode::SERVICE_UNAVAILABLE,
         "store.disk_full" => StatusCode::INSUFFICIENT_STORAGE,
         "compact.failed" | "tool.server" => StatusCode::BAD_GATEWAY,
         other if other.ends_with(".not_found") => StatusCode::NOT_FOUND,

@@ -125,9 +125,8 @@ fn print_compacted(app: &mut App, done: &Compacted, is_dry: bool) -> Result<()> 
     }
     if let Some(larger) = done.larger {
         let before = done.tokens_before;
-        let message = format!(
-            "the session was not compacted: the context would grow from {before} to {larger} tokens"
-        );
+        let message =
+            format!("the session was not compacted: the context would grow from {before} to {larger} tokens");
         return Err(Failure::new("compact.not_smaller", message));
     }
     if app.out.is_json() {

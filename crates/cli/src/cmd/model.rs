@@ -95,7 +95,10 @@ fn list(models: &Models, default: &str, only_available: bool, out: &mut Out) -> 
     let head = ["MODEL", "WINDOW", "OUTPUT", "INPUT $/M", "OUTPUT $/M", "KEY"];
     Table { head: &head, rows, flexible: 0 }.print(out)?;
     if missing > 0 {
-        note(out.format, &format!("{missing} models have no key; `sapwood model show NAME` names its variable"));
+        note(
+            out.format,
+            &format!("{missing} models have no key; `sapwood model show NAME` names its variable"),
+        );
     }
     Ok(())
 }
@@ -213,7 +216,9 @@ async fn check(models: &Models, name: &str, out: &mut Out) -> Result<()> {
         Checked::Answered => ("answered", "the key is accepted; the provider does not list its models"),
     };
     if out.is_json() {
-        return out.json(&json!({ "model": entry.name, "ok": true, "endpoint": state, "base_url": entry.base_url }));
+        return out.json(
+            &json!({ "model": entry.name, "ok": true, "endpoint": state, "base_url": entry.base_url }),
+        );
     }
     let at = entry.base_url.map(|url| format!("  {DIM}{url}{DIM:#}")).unwrap_or_default();
     Ok(writeln!(out, "{GREEN}✓{GREEN:#} {}: {text}{at}", entry.name)?)

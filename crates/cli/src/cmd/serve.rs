@@ -66,7 +66,9 @@ pub async fn run(app: &mut App, args: ServeArgs) -> Result<()> {
     let _keeper = TakeoverTask::start(&app.engine)?;
     let mut tasks = triggers::start(&app.engine, triggers);
     tasks.push(tokio::spawn(learn_from_idle(app.engine.clone(), idle_ms(app))));
-    tasks.extend(app.paths.config.prune.clone().map(|prune| tokio::spawn(prune_idle(app.engine.clone(), prune))));
+    tasks.extend(
+        app.paths.config.prune.clone().map(|prune| tokio::spawn(prune_idle(app.engine.clone(), prune))),
+    );
     listening.run(interrupted()).await;
     // Unfinished work is recorded in the logs, and the next server resumes it.
     tasks.into_iter().for_each(|task| task.abort());

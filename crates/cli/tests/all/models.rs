@@ -36,7 +36,9 @@ fn import(world: &World, id: &str, model: &str) -> String {
 
 fn fill(world: &World, session: &str, count: usize, words: usize) {
     let lines: String = (0..count)
-        .map(|n| format!("{}\n", json!({ "role": "user", "content": format!("{n} {}", "stone ".repeat(words)) })))
+        .map(|n| {
+            format!("{}\n", json!({ "role": "user", "content": format!("{n} {}", "stone ".repeat(words)) }))
+        })
         .collect();
     let ran = world.run_with(&["inject", session, "--message", "-"], lines.as_bytes());
     assert_eq!(ran.status, Some(0), "{}", ran.stderr);
@@ -45,9 +47,10 @@ fn fill(world: &World, session: &str, count: usize, words: usize) {
 #[test]
 fn an_imported_model_without_a_key_is_refused_and_nothing_is_written() {
     on_each_store(|world| {
-        for (id, model, code) in
-            [("claude", "claude-sonnet-4-5-20250929", "model.no_key"), ("odd", "elsewhere/huge", "model.unknown")]
-        {
+        for (id, model, code) in [
+            ("claude", "claude-sonnet-4-5-20250929", "model.no_key"),
+            ("odd", "elsewhere/huge", "model.unknown"),
+        ] {
             let session = import(world, id, model);
             let before = world.lines(&["events", &session]).len();
             let refused = keyless(world, &["send", &session, "go on", "--json"]);
@@ -130,8 +133,8 @@ fn models_are_listed_shown_and_configured() {
     assert!(refused["message"].as_str().unwrap().contains("your own file"), "{refused}");
 }
 
-/// A provider that answers one request with this status and body.
-fn provider(status: u16, body: &'static str) -> (String, std::thread::JoinHandle<String>) {
+/// Start a provider that answers one request with this status and body.
+pub fn provider(status: u16, body: &'static str) -> (String, std::thread::JoinHandle<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/v1", listener.local_addr().unwrap());
     let served = std::thread::spawn(move || {
@@ -139,7 +142,8 @@ fn provider(status: u16, body: &'static str) -> (String, std::thread::JoinHandle
         let mut head = [0; 4096];
         let read = socket.read(&mut head).unwrap();
         let length = body.len();
-        write!(socket, "HTTP/1.1 {status} X\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}").unwrap();
+        write!(socket, "HTTP/1.1 {status} X\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}")
+            .unwrap();
         String::from_utf8_lossy(&head[..read]).into_owned()
     });
     (url, served)
@@ -195,7 +199,7 @@ fn yellow_compacts_a_plain_chat_and_the_level_is_recorded_once() {
     let call = "[[calls]]\npieces = [{ text = \"Yes.\" }]\n";
     let model = script(&world, "plain.toml", &format!("window_tokens = 8000\n{}", call.repeat(3)));
     let session = world.session(&[]);
-    fill(&world, &session, 40, 65);
+    fill(&world, &session, 40, 50);
     assert_eq!(world.ok(&["send", &session, "one", "--model", &model]), "Yes.");
     let archives = world.lines(&["archives", &session]);
     assert_eq!(archives.len(), 1);
@@ -230,7 +234,11 @@ fn a_compaction_that_would_grow_the_context_needs_force() {
 #[test]
 fn the_model_summarizes_the_branch_that_is_left() {
     on_each_store(|world| {
-        let model = script(world, "branch.toml", "[[calls]]\nexpect = \"a dead end\"\npieces = [{ text = \"It failed.\" }]\n");
+        let model = script(
+            world,
+            "branch.toml",
+            "[[calls]]\nexpect = \"a dead end\"\npieces = [{ text = \"It failed.\" }]\n",
+        );
         let session = world.session(&["u:start", "u:a dead end"]);
         let args = ["branch", &session, "1", "--summarize", "--model", &model];
         world.ok(&args);

@@ -58,11 +58,7 @@ Use these headings, each only if there is something to say, with a list item per
 
 /// The request to summarise a chunk of an abandoned branch and merge it into the summary so far.
 pub fn branch_request(archive: &Archive<'_>, so_far: &str, chunk: &str) -> SummaryRequest {
-    request(
-        SYSTEM_BRANCH,
-        archive,
-        &[("The summary so far", so_far), ("The branch to be summarised", chunk)],
-    )
+    request(SYSTEM_BRANCH, archive, &[("The summary so far", so_far), ("The branch to be summarised", chunk)])
 }
 
 /// Split the story of an archive into chunks. They are summarised in sequence, each with the summary of the previous

@@ -8,8 +8,8 @@ use crate::authority::{Authority, Source};
 use crate::entry::{Body, Entry, LOG_VERSION, SessionState};
 use crate::id::{EntryId, SessionId, TimestampMs, TurnId};
 use crate::port::new_session::NewSession;
-use crate::pressure::{Level, Pressure};
 pub use crate::port::new_session::{Lineage, Origin};
+use crate::pressure::{Level, Pressure};
 use crate::scope::{Members, Principal};
 use crate::tree::{Head, Links, Placed, Tip};
 

@@ -11,8 +11,8 @@ use crate::agent::{Confidence, Limits};
 use crate::content::{Json, Part, ToolCall};
 use crate::entry::{
     Action, ActionKind, ApprovalAnswer, ApprovalAsked, AssistantMessage, Body, BranchSummary, Compaction,
-    InputTaken, LeafMoved, Outcome, Round, RoundResult, RoundStatus, Stop, ToolResult, Trigger,
-    TurnEnded, TurnStarted, UserMessage,
+    InputTaken, LeafMoved, Outcome, Round, RoundResult, RoundStatus, Stop, ToolResult, Trigger, TurnEnded,
+    TurnStarted, UserMessage,
 };
 use crate::flow::assignment::Question;
 use crate::flow::{Assignment, visit::DECLINED};

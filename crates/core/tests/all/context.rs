@@ -3,8 +3,8 @@
 use proptest::prelude::*;
 use sapwood_core::content::{Json, Part};
 use sapwood_core::entry::{
-    BranchSummary, Compaction, CustomMessage, Kind, Outcome, Stance, Strategy as CompactionStrategy, ToolResult, Trigger,
-    UserMessage,
+    BranchSummary, Compaction, CustomMessage, Kind, Outcome, Stance, Strategy as CompactionStrategy,
+    ToolResult, Trigger, UserMessage,
 };
 use sapwood_core::fixture::{MemLog, check_context, check_context_at, check_resume, random_script};
 use sapwood_core::port::store::{PathSlice, Until};

@@ -90,8 +90,7 @@ impl CatalogRow {
     }
 
     fn overridden_by(self, given: &CatalogRow) -> Self {
-        let thinking =
-            if given.thinking == ThinkingStyle::Unknown { self.thinking } else { given.thinking };
+        let thinking = if given.thinking == ThinkingStyle::Unknown { self.thinking } else { given.thinking };
         Self {
             window: given.window.or(self.window),
             output: given.output.or(self.output),
@@ -150,7 +149,9 @@ impl Catalog {
                 return Err(invalid("write the name as PROVIDER/NAME"));
             }
             if !is_provider(provider) {
-                return Err(invalid(&format!("there is no provider {provider:?}: add [providers.{provider}]")));
+                return Err(invalid(&format!(
+                    "there is no provider {provider:?}: add [providers.{provider}]"
+                )));
             }
             given.check().map_err(|why| invalid(why))?;
             let row = self.row(provider, model).overridden_by(given);
@@ -238,8 +239,10 @@ mod tests {
             let models: BTreeMap<String, CatalogRow> = toml::from_str(text).unwrap();
             Catalog::load(None).unwrap().with_models(&models, |provider| provider != "nowhere")
         };
-        let table = with("[\"openai/gpt-5\"]\nwindow = 9000\n[\"lab/llama\"]\nwindow = 8000\noutput = 500\n\
-            price = { input = 1, output = 2.5 }");
+        let table = with(
+            "[\"openai/gpt-5\"]\nwindow = 9000\n[\"lab/llama\"]\nwindow = 8000\noutput = 500\n\
+            price = { input = 1, output = 2.5 }",
+        );
         let table = table.unwrap();
         let known = table.row("openai", "gpt-5");
         assert_eq!((known.window, known.output), (Some(9_000), Some(128_000)));

@@ -207,9 +207,10 @@ fn check_list(body: &serde_json::Value, name: &str, model: &str) -> Result<Check
     let items = body["data"].as_array().or_else(|| body["models"].as_array());
     let Some(items) = items.filter(|items| !items.is_empty()) else { return Ok(Checked::Answered) };
     let is_model = |item: &serde_json::Value| {
-        [&item["id"], &item["name"], &item["model"]].iter().filter_map(|name| name.as_str()).any(|listed| {
-            listed == model || listed.strip_suffix(":latest") == Some(model)
-        })
+        [&item["id"], &item["name"], &item["model"]]
+            .iter()
+            .filter_map(|name| name.as_str())
+            .any(|listed| listed == model || listed.strip_suffix(":latest") == Some(model))
     };
     if items.iter().any(is_model) {
         return Ok(Checked::Listed);

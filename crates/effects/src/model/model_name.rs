@@ -23,7 +23,8 @@ const CLOUD_PREFIXES: &[&str] = &[
     "qwen",
 ];
 /// Variants that gateways put after a model's name, as in `gpt-4o:free`.
-const GATEWAY_VARIANTS: &[&str] = &["free", "beta", "extended", "thinking", "online", "nitro", "floor", "exacto"];
+const GATEWAY_VARIANTS: &[&str] =
+    &["free", "beta", "extended", "thinking", "online", "nitro", "floor", "exacto"];
 /// Aliases for the newest edition, which Vertex puts after an `@`.
 const NEWEST_ALIASES: &[&str] = &["latest", "default"];
 

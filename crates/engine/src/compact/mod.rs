@@ -25,8 +25,8 @@ use sapwood_core::{EntryId, Kind, Scope, Seq, SessionId};
 
 use crate::log::edit;
 use crate::summarise::{MeteredSummariser, summarise};
-use size_limit::PlanShrinker;
 use crate::{Engine, EngineError, Result, service};
+use size_limit::PlanShrinker;
 
 /// Maximum number of plans for one compaction; a branch switch in the meantime requires a new plan.
 const PLANS_MAX: u32 = 3;
@@ -208,7 +208,8 @@ impl Compactions<'_> {
             // Reserve tokens for the verbatim text first.
             let standing = how.standing.as_deref().map_or(0, |text| count.text(text));
             let limit = limit.saturating_sub(standing).max(1);
-            best = PlanShrinker { compactions: self, how, count }.apply_hard_limit(context, best, limit).await?;
+            best =
+                PlanShrinker { compactions: self, how, count }.apply_hard_limit(context, best, limit).await?;
         }
         let Some(plan) = best.map(|plan| self.add_standing(plan, how)) else {
             return Ok(Planning::Nothing);

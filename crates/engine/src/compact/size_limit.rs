@@ -85,8 +85,10 @@ impl PlanShrinker<'_> {
             let Some(summary) = best.compaction.summary.as_deref().filter(|_| tokens > limit) else { break };
             let rest = tokens.saturating_sub(count.text(summary));
             let size_limit = limit.saturating_sub(rest) * HARD_BYTES_PER_TOKEN / 2;
-            let size_limit = if *items == 0 { 0 } else { size_limit as usize };
-            let digest = shrink(Digest::parse(summary), size_limit);
+            let digest = match items {
+                0 => Digest::default(),
+                _ => shrink(Digest::parse(summary), size_limit as usize),
+            };
             let shown = newest_details(&best.compaction.details, *items);
             let archived = best.compaction.archived.unwrap_or_default();
             best.compaction.summary = Some(digest.render(archived, &shown, None));

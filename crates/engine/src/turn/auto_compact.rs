@@ -52,7 +52,9 @@ impl TurnContext {
 
     /// Whether followers have not been told this level yet. They are told by the caller.
     fn is_new_level(&self, pressure: &Pressure) -> bool {
-        self.with_progress(|progress| std::mem::replace(&mut progress.level, pressure.level) != pressure.level)
+        self.with_progress(|progress| {
+            std::mem::replace(&mut progress.level, pressure.level) != pressure.level
+        })
     }
 
     /// Plan a compaction; the state machine appends it like any other entry.

@@ -64,7 +64,8 @@ impl TurnContext {
         let span = turn_span(&session, &agent);
         let trace_id = trace_id(engine, &span);
         let level = summary.pressure.unwrap_or(Level::Green);
-        let progress = TurnProgress { head: summary.head.seq, level, recorded_level: level, ..Default::default() };
+        let progress =
+            TurnProgress { head: summary.head.seq, level, recorded_level: level, ..Default::default() };
         let progress = Mutex::new(progress);
         let (engine, scope) = (engine.clone(), scope.clone());
         Ok(Arc::new(Self {

@@ -43,16 +43,22 @@ impl Model for Catalogue {
     }
 
     fn resolve(&self, model: &str) -> Result<String, ModelError> {
-        let full = if model.contains('/') || model == "demo" { model.to_owned() } else { format!("lab/{model}") };
+        let full =
+            if model.contains('/') || model == "demo" { model.to_owned() } else { format!("lab/{model}") };
         match self.windows.contains_key(full.as_str()) {
             true => Ok(full),
-            false => Err(ModelError::Unknown { model: model.to_owned(), why: "it is not in the catalog".to_owned() }),
+            false => Err(ModelError::Unknown {
+                model: model.to_owned(),
+                why: "it is not in the catalog".to_owned(),
+            }),
         }
     }
 
     fn check(&self, model: &str) -> Result<(), ModelError> {
         match model.starts_with("keyless/") {
-            true => Err(ModelError::NoKey { model: model.to_owned(), variable: "KEYLESS_API_KEY".to_owned() }),
+            true => {
+                Err(ModelError::NoKey { model: model.to_owned(), variable: "KEYLESS_API_KEY".to_owned() })
+            }
             false => Ok(()),
         }
     }
@@ -229,7 +235,11 @@ async fn a_fallback_of_the_agent_replaces_a_model_without_a_key_and_the_caller_i
     let fixture = fixture(agent, 100_000, vec![text("a")]).await;
     let report = fixture.send("hi").await;
     assert_eq!(fixture.last_model(), "lab/small");
-    assert!(report.notice.is_some_and(|notice| notice.contains("KEYLESS_API_KEY") && notice.contains("lab/small")));
+    assert!(
+        report
+            .notice
+            .is_some_and(|notice| notice.contains("KEYLESS_API_KEY") && notice.contains("lab/small"))
+    );
 }
 
 #[tokio::test]
@@ -240,7 +250,10 @@ async fn yellow_compacts_a_plain_chat_without_a_model_call() {
     let compactions = fixture.compactions().await;
     assert_eq!(compactions.len(), 1, "{compactions:?}");
     let done = &compactions[0];
-    assert_eq!((done.strategy, done.trigger, done.written_by.is_none()), (Strategy::Truncate, Trigger::Pressure, true));
+    assert_eq!(
+        (done.strategy, done.trigger, done.written_by.is_none()),
+        (Strategy::Truncate, Trigger::Pressure, true)
+    );
     assert!(done.tokens_after < done.tokens_before.map(|before| before * 2 / 3), "{done:?}");
     let kept = fixture.engine.views().length(&fixture.scope, &fixture.session).await.unwrap();
     assert!((14..=20).contains(&kept), "the newer half stays: {kept}");
@@ -292,7 +305,10 @@ async fn red_is_in_the_log_before_its_compaction_and_inside_the_turn() {
     let noted = at(&|body| matches!(body, Body::CustomInfo(info) if Pressure::from_info(info).is_some()));
     let compacted = at(&|body| matches!(body, Body::Compaction(_)));
     let ended = at(&|body| matches!(body, Body::TurnEnded(_)));
-    assert!(started < noted && noted < compacted && compacted < ended, "{started} {noted} {compacted} {ended}");
+    assert!(
+        started < noted && noted < compacted && compacted < ended,
+        "{started} {noted} {compacted} {ended}"
+    );
     assert_eq!(fixture.levels().await, [Level::Red, Level::Green]);
     let summary = fixture.engine.directory().summary(&fixture.scope, &fixture.session).await.unwrap();
     assert_eq!(summary.pressure, Some(Level::Green));
@@ -341,7 +357,8 @@ async fn a_compaction_that_would_not_shrink_the_context_is_made_only_by_force() 
     let mut how = Compacting::new(Default::default(), Trigger::Manual);
     how.options.keep_last = Some(1);
     let head = fixture.head().await;
-    let refused = fixture.engine.compaction().compact(&fixture.scope, &fixture.session, how.clone()).await.unwrap();
+    let refused =
+        fixture.engine.compaction().compact(&fixture.scope, &fixture.session, how.clone()).await.unwrap();
     assert!(refused.larger.is_some_and(|larger| larger >= refused.tokens_before), "{refused:?}");
     assert_eq!((refused.entry, fixture.head().await), (None, head));
     how.if_larger = IfLarger::Write;
@@ -362,7 +379,8 @@ async fn a_summary_that_is_too_long_is_shortened_instead() {
 
 #[tokio::test]
 async fn the_model_summarizes_the_branch_that_is_left() {
-    let fixture = fixture(plain_agent(Some("lab/small")), 100_000, vec![text("## Facts\n- the cache is fine")]).await;
+    let fixture =
+        fixture(plain_agent(Some("lab/small")), 100_000, vec![text("## Facts\n- the cache is fine")]).await;
     fixture.inject(vec![user_text("start")]).await;
     let path = fixture.engine.views().path(&fixture.scope, &fixture.session, None).await.unwrap();
     let to = path.last().unwrap().meta.id;
@@ -375,7 +393,9 @@ async fn the_model_summarizes_the_branch_that_is_left() {
     let context = fixture.engine.views().context(&fixture.scope, &fixture.session, None).await.unwrap();
     let texts: Vec<String> = context.messages.iter().map(|message| message.text()).collect();
     assert_eq!(texts, ["start", "<branch_summary>\n## Facts\n- the cache is fine\n</branch_summary>"]);
-    let Some(Body::BranchSummary(summary)) = fixture.bodies().await.pop() else { panic!("no branch summary") };
+    let Some(Body::BranchSummary(summary)) = fixture.bodies().await.pop() else {
+        panic!("no branch summary")
+    };
     assert_eq!(summary.details.facts, ["the cache is fine"]);
     assert_eq!(summary.written_by.map(|by| (by.model, by.calls)), Some(("lab/small".to_owned(), 1)));
     let spend = fixture.engine.directory().summary(&fixture.scope, &fixture.session).await.unwrap().spend;
@@ -395,7 +415,8 @@ async fn a_branch_without_messages_or_with_a_failing_model_is_left_unchanged() {
     let (first, leaf) = (path[path.len() - 2].meta.id, path[path.len() - 1].meta.id);
     let head = fixture.head().await;
     let leave = || LeaveWith::ModelSummary { model: None };
-    let branch = async |to| fixture.engine.edits().leave_branch(&fixture.scope, &fixture.session, to, leave()).await;
+    let branch =
+        async |to| fixture.engine.edits().leave_branch(&fixture.scope, &fixture.session, to, leave()).await;
     assert_eq!(branch(leaf).await.unwrap_err().code(), "input.invalid");
     assert_eq!(branch(first).await.unwrap_err().code(), "compact.failed");
     assert_eq!(fixture.head().await, head);
@@ -425,6 +446,8 @@ async fn a_hook_gets_the_text_of_the_branch_and_may_summarize_it() {
     engine.edits().leave_branch(&fixture.scope, &fixture.session, to, leave).await.unwrap();
     assert_eq!(*seen.lock().unwrap(), ["user: a dead end"]);
     assert_eq!(fixture.model.call_count(), 0, "the hook's summary needs no model");
-    let Some(Body::BranchSummary(summary)) = fixture.bodies().await.pop() else { panic!("no branch summary") };
+    let Some(Body::BranchSummary(summary)) = fixture.bodies().await.pop() else {
+        panic!("no branch summary")
+    };
     assert_eq!((summary.summary.as_str(), summary.from_hook), ("by the hook", true));
 }

@@ -141,7 +141,8 @@ async fn compact_session(
     }
     if let Some(larger) = done.larger {
         let before = done.tokens_before;
-        let detail = format!("the context would grow from {before} to {larger} tokens; set force to compact anyway");
+        let detail =
+            format!("the context would grow from {before} to {larger} tokens; set force to compact anyway");
         return Err(Problem::new("compact.not_smaller", detail));
     }
     Ok(Json(wire::Compacted {

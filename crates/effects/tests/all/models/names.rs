@@ -4,27 +4,32 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use sapwood_core::port::model::Model;
-use sapwood_effects::model::{CatalogRow, Checked, KeyState, Models, ProviderKey, ProviderSettings, Settings};
+use sapwood_effects::model::{
+    CatalogRow, Checked, KeyState, Models, ProviderKey, ProviderSettings, Settings,
+};
 
 use super::server::{Exchange, Server};
 use super::{KEY, base_url, models_at};
 
 /// Models with a key only for the providers whose variable is listed.
 fn models_with_keys(variables: &'static [&'static str], settings: Settings) -> Models {
-    let keys = move |variable: &str| {
-        variables.contains(&variable).then(|| ProviderKey::new(KEY.to_owned()))
-    };
+    let keys = move |variable: &str| variables.contains(&variable).then(|| ProviderKey::new(KEY.to_owned()));
     Models::new(settings, Arc::new(keys)).unwrap()
 }
 
 #[test]
 fn dated_and_imported_names_find_their_row_and_a_configured_provider() {
-    let models = models_with_keys(&["ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY"], Settings::default());
+    let models =
+        models_with_keys(&["ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY"], Settings::default());
     let cases = [
         ("claude-sonnet-4-5-20250929", "anthropic/claude-sonnet-4-5-20250929", 200_000),
         ("gpt-4o-2024-08-06", "openai/gpt-4o-2024-08-06", 128_000),
         ("us.anthropic.claude-sonnet-4-5-20250929-v1:0", "anthropic/claude-sonnet-4-5-20250929", 200_000),
-        ("amazon-bedrock/anthropic.claude-haiku-4-5-20251001-v1:0", "anthropic/claude-haiku-4-5-20251001", 200_000),
+        (
+            "amazon-bedrock/anthropic.claude-haiku-4-5-20251001-v1:0",
+            "anthropic/claude-haiku-4-5-20251001",
+            200_000,
+        ),
         ("google-vertex/claude-opus-4-5@20251101", "anthropic/claude-opus-4-5-20251101", 200_000),
         ("anthropic/claude-opus-4-5@20251101", "anthropic/claude-opus-4-5-20251101", 200_000),
         ("openrouter/openai/gpt-4o", "openai/gpt-4o", 128_000),
@@ -83,13 +88,41 @@ fn a_name_that_two_providers_have_goes_to_the_provider_with_a_key() {
 async fn a_check_asks_the_provider_without_sending_a_conversation() {
     let listed = r#"{"data":[{"id":"gpt-5"},{"id":"other"}]}"#;
     let cases = [
-        ("anthropic", "claude-x", 200, r#"{"id":"claude-x"}"#, "GET /v1/models/claude-x HTTP/1.1", Ok(Checked::Listed)),
-        ("gemini", "gemini-x", 200, r#"{"name":"models/gemini-x"}"#, "GET /v1beta/models/gemini-x HTTP/1.1", Ok(Checked::Listed)),
+        (
+            "anthropic",
+            "claude-x",
+            200,
+            r#"{"id":"claude-x"}"#,
+            "GET /v1/models/claude-x HTTP/1.1",
+            Ok(Checked::Listed),
+        ),
+        (
+            "gemini",
+            "gemini-x",
+            200,
+            r#"{"name":"models/gemini-x"}"#,
+            "GET /v1beta/models/gemini-x HTTP/1.1",
+            Ok(Checked::Listed),
+        ),
         ("openai", "gpt-5", 200, listed, "GET /v1/models HTTP/1.1", Ok(Checked::Listed)),
         ("openai", "gpt-6", 200, listed, "GET /v1/models HTTP/1.1", Err("model.unknown")),
         ("lab", "any", 200, "{}", "GET /v1/models HTTP/1.1", Ok(Checked::Answered)),
-        ("ollama", "llama3", 200, r#"{"models":[{"name":"llama3:latest"}]}"#, "GET /api/tags HTTP/1.1", Ok(Checked::Listed)),
-        ("anthropic", "claude-x", 401, r#"{"error":{"message":"bad canary-key-4711"}}"#, "GET /v1/models/claude-x HTTP/1.1", Err("model.key_refused")),
+        (
+            "ollama",
+            "llama3",
+            200,
+            r#"{"models":[{"name":"llama3:latest"}]}"#,
+            "GET /api/tags HTTP/1.1",
+            Ok(Checked::Listed),
+        ),
+        (
+            "anthropic",
+            "claude-x",
+            401,
+            r#"{"error":{"message":"bad canary-key-4711"}}"#,
+            "GET /v1/models/claude-x HTTP/1.1",
+            Err("model.key_refused"),
+        ),
         ("gemini", "gemini-x", 404, "{}", "GET /v1beta/models/gemini-x HTTP/1.1", Err("model.unknown")),
     ];
     for (provider, model, status, body, line, expected) in cases {

@@ -23,8 +23,7 @@ use std::collections::{HashSet, VecDeque};
 
 use sapwood_core::content::joined_text;
 use sapwood_core::entry::{
-    AssistantMessage, BranchSummary, Compaction, CustomMessage, SessionNamed, Stop, Strategy,
-    Trigger, Usage,
+    AssistantMessage, BranchSummary, Compaction, CustomMessage, SessionNamed, Stop, Strategy, Trigger, Usage,
 };
 use sapwood_core::{BlobHash, Body, TimestampMs};
 
