@@ -1,4 +1,4 @@
-//! Own tools beside the built-in ones. A tool that reads runs at once; a tool that acts waits for an approval.
+//! Custom tools. A tool that reads runs at once; a tool that acts waits for an approval.
 //!
 //! `cargo run -p sapwood --example own_tool`
 

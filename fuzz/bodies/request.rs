@@ -1,5 +1,5 @@
-//! Parse arbitrary bytes as client input: a message, conversation items, the input of a response, an id. The input is
-//! parsed or refused, and parsed entries can be appended and displayed.
+//! Parse arbitrary bytes as client input: a message, the input of a response, an id. The input must be
+//! parsed or refused, and it must be possible to append and display parsed entries.
 
 use sapwood_core::fixture::MemLog;
 use sapwood_formats::message::read_message;

@@ -1,4 +1,5 @@
-//! Parse arbitrary text as a workflow. It is refused, or serialising and parsing it gives the same document.
+//! Parse arbitrary text as a workflow. It must be refused, or serialising and parsing it must give the same
+//! document.
 
 use sapwood_formats::workflow;
 

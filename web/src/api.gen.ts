@@ -1198,7 +1198,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** List the triggers that you may fire. */
+        /** List the triggers whose log you can read. */
         get: operations["list_triggers"];
         put?: never;
         post?: never;

@@ -19,7 +19,7 @@ const CRATES: &[&str] =
     &[FACADE, "sapwood-core", "sapwood-effects", "sapwood-engine", "sapwood-formats", "sapwood-store"];
 const SNAPSHOT: &str = "crates/sapwood/api.txt";
 
-/// Only this program reads the JSON, so rustdoc prints no warnings about links.
+/// Lints are disabled, because only this program reads the JSON.
 const RUSTDOC_FLAGS: &str = "-Zunstable-options --output-format json --cap-lints allow";
 
 /// Whether to write the snapshot or to compare with it.
@@ -145,7 +145,7 @@ fn kind_of(item: &Value) -> &str {
 /// Everything that the façade's documentation shows.
 struct Surface<'a> {
     items: Vec<Item<'a>>,
-    /// The paths, where they are defined, of all exported items.
+    /// The paths of all exported items in the crates that define them.
     exported: BTreeSet<String>,
 }
 

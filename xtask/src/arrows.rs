@@ -37,7 +37,7 @@ const RESERVED_CRATES: &[(&str, &[&str])] = &[
     ("anyhow", &["sapwood-cli", "sapwood-bench", "xtask"]),
 ];
 
-/// Crates that `core` and `formats` must not use, because they perform no I/O.
+/// Crates that `core` and `formats`, which perform no I/O, must not use.
 const IO_CRATES: &[&str] =
     &["tokio", "rusqlite", "reqwest", "rand", "getrandom", "jiff", "chrono", "tempfile"];
 

@@ -1,4 +1,5 @@
-//! Builds the console with Node, checks its types and style, and runs its browser tests in the system's Chromium.
+//! Builds the console with Node, checks its types and style, and runs its unit tests and, in the system's
+//! Chromium, its browser tests.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +10,7 @@ use anyhow::{Context, Result, bail};
 use crate::report::{self, Tests};
 use crate::{install, run};
 
-/// Build the console and install its dependencies first. The next `cargo build` embeds it in the binary.
+/// Install the console's dependencies and build it. The next `cargo build` embeds it in the binary.
 pub fn build(root: &Path) -> Result<()> {
     install::system_packages(install::FOR_CONSOLE, &[])?;
     install_packages(root)?;
@@ -19,7 +20,7 @@ pub fn build(root: &Path) -> Result<()> {
 /// Check types and style, and that the generated types match the API.
 pub fn check(root: &Path) -> Result<()> {
     let generated = root.join("web/src/api.gen.ts");
-    let before = fs::read(&generated).context("web/src/api.gen.ts")?;
+    let before = fs::read(&generated).context("failed to read web/src/api.gen.ts")?;
     npm(root, &["run", "generate"], &[])?;
     if fs::read(&generated)? != before {
         bail!("web/src/api.gen.ts did not match crates/server/openapi.json and was regenerated: commit it");
@@ -27,7 +28,6 @@ pub fn check(root: &Path) -> Result<()> {
     npm(root, &["run", "check"], &[])
 }
 
-/// Run the console's unit tests.
 pub fn test_units(root: &Path) -> Result<Tests> {
     npm_tests(root, "unit", &[])
 }

@@ -112,8 +112,8 @@ impl Reader<'_> {
         self.modules.entry(self.at.clone()).or_default()
     }
 
-    /// Record a path that names its module. A path that starts with a child module is not recorded: a module may use its
-    /// children, and children may use what their parent defines.
+    /// Record a path that starts with `crate`, `super` or `self`. A path that starts with a child module is
+    /// not recorded: a module may use its children, and children may use what their parent defines.
     fn record_use(&mut self, path: Vec<String>) {
         if matches!(path.first().map(String::as_str), Some("crate" | "super" | "self")) {
             self.module().used.insert(path);

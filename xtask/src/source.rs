@@ -16,7 +16,6 @@ pub struct SourceFile {
     pub syntax: syn::File,
 }
 
-/// Read the files of all crates.
 pub fn read(root: &Path) -> Result<Vec<SourceFile>> {
     let mut crates: Vec<PathBuf> = vec![root.join("xtask")];
     for entry in fs::read_dir(root.join("crates"))? {

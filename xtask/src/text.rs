@@ -79,7 +79,7 @@ fn check_error_pages(root: &Path, files: &[PathBuf], faults: &mut Vec<String>) -
     for code in codes.iter().filter(|code| !has_page(&folder, code)) {
         faults.push(format!("error code {code} has no page docs/errors/{code}.md"));
     }
-    for page in fs::read_dir(&folder).context("docs/errors")? {
+    for page in fs::read_dir(&folder).context("failed to read docs/errors")? {
         let name = page?.file_name().to_string_lossy().into_owned();
         let code = name.trim_end_matches(".md");
         if code.contains('.') && !codes.iter().any(|known| known == code) {

@@ -44,7 +44,7 @@ pub fn bodies(seed: u64) -> impl Iterator<Item = Body> {
     Corpus::new(seed).map(body_of)
 }
 
-/// Messages of at most 200 bytes, for sessions in which only the number of entries matters.
+/// Messages with at most 200 bytes of text, for sessions in which only the number of entries matters.
 pub fn short_bodies(seed: u64) -> impl Iterator<Item = Body> {
     Corpus::new(seed).map(|message| body_of(shortened(message)))
 }

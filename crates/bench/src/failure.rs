@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 
-/// An error with its stable code, and what the user can do.
+/// An error with its stable code and a hint.
 #[derive(Debug, Serialize)]
 pub struct Failure {
     pub code: &'static str,
@@ -19,7 +19,7 @@ impl Failure {
     }
 
     pub fn failed(error: &anyhow::Error) -> Self {
-        let hint = "choose a directory on a disk with free space: --dir";
+        let hint = "if the disk is full or read-only, choose a directory on another disk with --dir";
         Self { code: "bench.failed", message: format!("{error:#}"), hint }
     }
 

@@ -1,5 +1,6 @@
-//! `sapwood-bench`, which `sapwood bench` runs: the project's own benchmark. Figures are compared with the machine's
-//! baseline, measured with the same bytes, directory and run. Only the ratio is comparable between machines.
+//! `sapwood-bench`, which `sapwood bench` runs: the project's own benchmark. Figures are compared with the
+//! machine's baseline, measured with the same bytes, in the same directory and run. Only the ratio is
+//! comparable between machines.
 //!
 //! | file | content |
 //! |---|---|
@@ -10,7 +11,7 @@
 //! | [`measure`], [`table`], [`failure`], [`scratch`] | measuring, output, errors, and the working directory |
 //! | [`program`] | the programs that an axis starts |
 //!
-//! The benchmark works in a temporary directory, which it removes afterwards, and never opens the user's store.
+//! The benchmark works in a temporary directory, which it removes afterwards. It never opens the user's store.
 
 mod bodies;
 mod corpus;
@@ -92,7 +93,7 @@ enum Axis {
     Search,
     /// Bytes on disk per byte of content
     Disk,
-    /// The engine's own part of a round of a turn
+    /// The engine's own time per round of a turn
     Turn,
     /// What survives compaction, and the time to plan one
     Compaction,
@@ -159,7 +160,7 @@ fn start(args: BenchArgs) -> anyhow::Result<bool> {
     })
 }
 
-/// Print one JSON line per figure as soon as it is measured, or a table at the end. Returns whether every goal was met.
+/// Print one JSON line per figure after each axis, or a table at the end. Returns whether every goal was met.
 async fn run(args: BenchArgs, out: &mut dyn Write) -> anyhow::Result<bool> {
     let sizes = if args.quick { QUICK } else { FULL };
     let wanted = [args.axis, args.only].concat();

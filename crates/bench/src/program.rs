@@ -1,4 +1,5 @@
-//! Starts the programs that an axis measures from outside: `sapwood`, and this program as the server of a baseline.
+//! Commands for the programs that an axis measures from outside: `sapwood`, and this program as the
+//! server of a baseline.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -9,7 +10,7 @@ use crate::scratch::Scratch;
 pub const NOT_STARTED: &str =
     "failed to start `sapwood`: build it with `cargo build --release -p sapwood-cli`, or add it to PATH";
 
-/// A command that runs the `sapwood` beside this program, or else the one on PATH.
+/// A command that runs the `sapwood` in this program's directory, or else the one on PATH.
 pub fn sapwood(scratch: &Scratch) -> Command {
     let name = format!("sapwood{}", std::env::consts::EXE_SUFFIX);
     let beside = std::env::current_exe().ok().map(|path| path.with_file_name(&name));

@@ -1,11 +1,10 @@
 //! The sizes of a full run and of a quick run.
 
-/// The sizes of a run.
 #[derive(Debug, Clone, Copy)]
 pub struct Sizes {
     /// Number of messages of ordinary length in the long session.
     pub long: usize,
-    /// Number of short messages in the huge session, and in the two sessions compared with it.
+    /// Number of short messages in the huge session, and in the small sessions compared with it.
     pub huge: usize,
     pub small: usize,
     pub sessions: usize,

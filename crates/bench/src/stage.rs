@@ -38,7 +38,7 @@ pub struct Long {
     /// Size of the store with only this session, including the search index.
     pub bytes_on_disk: u64,
     pub messages_per_second: f64,
-    /// Duration of the first search.
+    /// Duration of the first search, which brings the index up to date.
     pub catch_up_ms: f64,
 }
 

@@ -105,8 +105,8 @@ impl Agents {
     }
 }
 
-/// Refuse a project's default agent if it needs no approval, can access every file or starts programs. The user did not
-/// choose this agent, and the project may be untrusted.
+/// Refuse a project's default agent if it acts without asking, can access every file or starts programs. The user did
+/// not choose this agent, and the project may be untrusted.
 fn check_default_agent(agent: &Agent) -> Result<()> {
     let is_local = |server: &McpServer| matches!(server, McpServer::Stdio { .. });
     let why = if agent.approvals > ApprovalMode::Ask {

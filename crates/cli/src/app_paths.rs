@@ -58,7 +58,7 @@ impl AppPaths {
         SkillFolders::new(dirs)
     }
 
-    /// The path of a file or directory store.
+    /// The part of the store URL after the scheme: the path of a `sqlite:` or `jsonl:` store.
     pub fn store_path(&self) -> Option<&str> {
         self.url.split_once(':').map(|(_, path)| path).filter(|path| !path.is_empty())
     }
@@ -69,7 +69,7 @@ fn home_dir(global: &Global) -> Result<PathBuf> {
         return Ok(home);
     }
     platform_data_dir().ok_or_else(|| {
-        Failure::usage("no home directory for sessions found", "set one with --home or SAPWOOD_HOME")
+        Failure::usage("found no data directory for this user", "set one with --home or SAPWOOD_HOME")
     })
 }
 

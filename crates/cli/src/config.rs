@@ -80,8 +80,8 @@ pub struct ServerSettings {
     /// Maximum number of event streams and WebSockets per principal. 0 means no limit except
     /// `connections_per_principal_max`.
     pub streams_per_principal_max: Option<usize>,
-    /// Maximum number of connections per address. Above it, new connections replace old connections of that address. 0
-    /// means no limit.
+    /// When no connection slot is free, a new connection from an address with at least this many connections replaces
+    /// idle connections of that address first. 0 means no limit.
     pub connections_per_address_max: Option<usize>,
     /// Concurrent requests reserved for `operate` keys, in addition to `connections_max`.
     pub operate_connections_reserved: Option<usize>,
@@ -96,7 +96,7 @@ pub struct MemorySettings {
     pub model: Option<String>,
     /// The embedding model that finds memories, `PROVIDER/NAME`. Default: keyword search.
     pub embedding: Option<String>,
-    /// Whether to learn from a session when it is closed or archived.
+    /// Whether to learn from sessions that are closed, archived or idle. Default: true.
     pub learn: Option<bool>,
     /// Minutes without use after which `serve` learns from a session. 0 means never.
     pub idle_minutes: Option<u32>,

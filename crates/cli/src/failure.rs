@@ -62,6 +62,7 @@ impl Exit {
             | "turn.none"
             | "trigger.imported"
             | "flow.imported"
+            | "store.format"
             | "session.not_configured"
             | "flow.ended" => Exit::Conflict,
             "session.denied"
@@ -250,6 +251,7 @@ fn store_hint_for(code: &str) -> &'static str {
             "run `sapwood doctor` to list the damage, and `sapwood doctor --repair` to rebuild derived data"
         }
         "store.too_new" => "upgrade sapwood; the store was not changed",
+        "store.format" => "when every server runs this version, run `sapwood store upgrade` once, then retry",
         "store.locked" => "set SAPWOOD_KEY or SAPWOOD_KEY_FILE, or keychain = true in sapwood.toml",
         "store.read_only" => "check the permissions of the file and of its directory",
         "store.disk_full" => "free some disk space and retry; acknowledged writes are safe",

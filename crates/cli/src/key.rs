@@ -73,14 +73,14 @@ fn refuse_readable_by_others(_: &Path, _: &std::fs::Metadata) -> Result<()> {
     Ok(())
 }
 
-/// Parse a key, which must be one line. Removes a trailing line break.
+/// Parse a key, which must be one line without NUL bytes. Trailing line breaks are removed.
 pub fn parse_key(mut text: String) -> Result<Key> {
     text.truncate(text.trim_end_matches(['\r', '\n']).len());
     if text.is_empty() {
         return Err(Failure::new("key.missing", "the key is empty"));
     }
     if text.contains(['\n', '\0']) {
-        return Err(Failure::usage("the key has more than one line", "put the key on one line"));
+        return Err(Failure::usage("the key contains a line break or a NUL byte", "put the key on one line"));
     }
     Ok(Key::new(text))
 }

@@ -17,7 +17,7 @@ use crate::render::{Format, fit};
 
 /// Prefix of the targets that are logged.
 const TARGETS: &str = "sapwood";
-/// Maximum length of a value.
+/// Maximum length of a value. Longer values are truncated.
 const VALUE_CHARS_MAX: usize = 2_000;
 
 pub struct Log {

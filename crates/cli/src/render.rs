@@ -1,6 +1,6 @@
 //! All terminal output. [`Out`] writes data to stdout, [`report`] writes failures to stderr.
 //!
-//! A transcript is untrusted text: before it reaches a terminal, [`clean`] removes control sequences. Colours
+//! A transcript is untrusted text: before it reaches a terminal, [`clean`] replaces its control characters. Colours
 //! are added afterwards. anstream drops them if stdout is not a terminal or NO_COLOR is set.
 
 use std::borrow::Cow;
@@ -118,7 +118,7 @@ pub fn note(format: Format, text: &str) {
     }
 }
 
-/// Remove control sequences and all control characters except line breaks and tabs.
+/// Replace control characters by U+FFFD, so that no escape sequence remains. Keeps line breaks and tabs, drops `\r`.
 pub fn clean(text: &str) -> Cow<'_, str> {
     let harmless = |c: char| !c.is_control() || c == '\n' || c == '\t';
     if text.chars().all(harmless) {
@@ -196,7 +196,7 @@ fn aligned(cells: &[String], widths: &[usize]) -> String {
     line
 }
 
-/// Format an age in its largest whole unit.
+/// Format an age in its largest whole unit, or as a date after 30 days.
 pub fn age(at_ms: i64, now_ms: i64) -> String {
     let seconds = (now_ms - at_ms).max(0) / 1000;
     match seconds {

@@ -52,7 +52,7 @@ pub struct TriggerSettings {
     #[serde(default)]
     pub conflict: Conflict,
     pub per_hour_max: Option<u32>,
-    /// Owner of the new sessions. Default: the local user.
+    /// The trigger's owner, whose rights apply. Default: the operator.
     pub user: Option<String>,
     pub tenant: Option<String>,
 }

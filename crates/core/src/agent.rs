@@ -258,7 +258,8 @@ pub struct Limits {
     pub turns_max: Option<u32>,
     /// Maximum number of rounds per turn, from 1 to 1000. A round is one answer of the model and its tool calls.
     pub rounds_max: u32,
-    /// Maximum number of rounds per turn in which tool input fails its schema check.
+    /// Maximum number of rounds per turn with an invalid tool call: an unknown tool, or input that does not
+    /// match its schema.
     pub corrections_max: u32,
     /// Maximum duration of a turn in one process, in seconds. A turn that is resumed starts again at zero.
     pub wall_time_s: u32,
@@ -393,7 +394,7 @@ impl Agent {
         self
     }
 
-    /// Validate the agent without I/O. Returns all mistakes, in field order.
+    /// Validate the agent without I/O. Returns all mistakes.
     pub fn mistakes(&self) -> Vec<AgentError> {
         let mut found = Vec::new();
         let mut check = |ok: bool, field: &str, why: &str| {
@@ -422,7 +423,7 @@ impl Agent {
             );
         }
         let budget = self.budget.map_or(0.0, |budget| budget.cap_usd);
-        check(budget.is_finite() && budget >= 0.0, "budget.cap_usd", "is not a positive amount");
+        check(budget.is_finite() && budget >= 0.0, "budget.cap_usd", "is negative or not a finite number");
         let limits = self.limits;
         check(limits.turns_max != Some(0), "limits.turns_max", "is zero");
         check((1..=1_000).contains(&limits.rounds_max), "limits.rounds_max", "is not between 1 and 1000");

@@ -109,7 +109,8 @@ impl Authority {
         self.imported[closest].1 = last;
     }
 
-    /// Remove ranges after the end of the log. They belong to imports that were recorded but never written.
+    /// Remove ranges, and parts of ranges, after the end of the log: they belong to imports that were
+    /// recorded but never written. Returns whether the record changed.
     #[doc(hidden)]
     pub fn clip(&mut self, head: Seq) -> bool {
         let before = self.imported.clone();
@@ -138,7 +139,8 @@ impl Authority {
         }
     }
 
-    /// The record of a fork that shares no entry: only the origin of the session's creation.
+    /// The record of a fork that shares no entry: the origin of the session's creation and the allowed
+    /// models.
     #[doc(hidden)]
     pub fn of_creation(&self) -> Self {
         let imported = if self.is_own(Seq::ZERO) { Vec::new() } else { vec![(0, 0)] };
@@ -185,12 +187,9 @@ fn depth_up_to<L: Lookup>(from: Seq, last: u32, log: &mut L) -> Result<u32, L::E
 /// lines about the session [`OriginTrace::wanted`] until that is `None`.
 #[derive(Debug)]
 pub struct OriginTrace {
-    /// The session whose audit lines are needed next.
     wanted: Option<SessionId>,
     seen: BTreeSet<SessionId>,
-    /// The session's origin. Final once [`OriginTrace::wanted`] is `None`.
     source: Source,
-    /// Whether the audit log contains the session's creation.
     has_begun: bool,
 }
 

@@ -126,11 +126,11 @@ impl Part {
     pub fn text(text: impl Into<String>) -> Self {
         Part::Text(Text { text: text.into() })
     }
-    /// A part that calls a tool. The id must be unique within the session.
+    /// A part that calls a tool. The result refers to the call by its id.
     pub fn tool_call(call_id: impl Into<String>, name: impl Into<String>, input: impl Into<Json>) -> Self {
         Part::ToolCall(ToolCall { call_id: call_id.into(), name: name.into(), input: input.into() })
     }
-    /// The readable text of this part, if any.
+    /// The text of a text part; `None` for other parts.
     pub fn as_text(&self) -> Option<&str> {
         match self {
             Part::Text(part) => Some(&part.text),
@@ -146,7 +146,7 @@ impl Part {
     }
 }
 
-/// All text of a message, joined by line breaks.
+/// The text parts of a message, joined by line breaks.
 pub fn joined_text(parts: &[Part]) -> String {
     let mut texts = parts.iter().filter_map(Part::as_text);
     let mut joined = texts.next().unwrap_or_default().to_owned();
@@ -157,8 +157,9 @@ pub fn joined_text(parts: &[Part]) -> String {
     joined
 }
 
-// Implemented manually because serde's tagged enums first copy every field into a buffer, and this is the hottest loop
-// when a full context is read. Our encoder always writes "type" first, so the other fields can be read directly.
+// Implemented manually because serde's tagged enums first copy every field into a buffer, and this is the
+// hottest code when a full context is read. Our encoder always writes "type" first, so the other fields can
+// be read directly.
 impl<'de> Deserialize<'de> for Part {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_map(PartVisitor)

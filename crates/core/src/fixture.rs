@@ -9,7 +9,7 @@
 //! move   = ("L→" | "L->") (number | "none")            the leaf moves there; none: the next entry is a new root
 //! label  = number "=" [text]                           labels an entry; without a text it removes the label
 //! turn   = "["                                         a turn starts: later entries belong to it
-//!        | "]" ["completed" | "cancelled" | "failed" | "limited"]      it ends (completed)
+//!        | "]" ["completed" | "cancelled" | "failed" | "limited"]      it ends, by default as completed
 //!        | "|"                                         the process died: nothing is written, the turn stays open
 //! ```
 //!

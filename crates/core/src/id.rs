@@ -1,4 +1,4 @@
-//! Newtype ids. Parsing validates the text and is the only way to create an id from it.
+//! Newtype ids. Parsing validates the text and is the only way to create an id from text.
 
 use std::fmt;
 use std::str::FromStr;

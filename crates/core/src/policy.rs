@@ -8,9 +8,9 @@ use crate::port::tool::{FsScope, ToolSpec, Touch};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ApprovalMode {
-    /// Refuse all changes, and instruct the model to plan instead.
+    /// Refuse all changes except edits in the sandbox, and instruct the model to plan instead.
     Plan,
-    /// Every change needs a person's approval.
+    /// Every change needs a person's approval, except edits in the sandbox.
     #[default]
     Ask,
     /// Edits of files in scope need no approval; other changes do.

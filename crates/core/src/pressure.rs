@@ -3,16 +3,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::content::Json;
-use crate::entry::CustomInfo;
+use crate::entry::{Body, EngineRecord, PressureChanged};
 
 /// Assumed output tokens of an answer if neither the agent nor the model sets a limit.
 const ANSWER_TOKENS_ASSUMED: u64 = 8_192;
 /// Maximum share of the window that is reserved for the answer, as a divisor.
 const ANSWER_SHARE_DIVISOR: u64 = 4;
-
-/// The `custom_type` of entries that record a change of level.
-pub const PRESSURE_INFO: &str = "sapwood.pressure";
 
 /// A level of token pressure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
@@ -107,6 +103,15 @@ pub struct Pressure {
     pub budget_tokens: u64,
 }
 
+/// The data of an entry that records a change of level.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+struct LevelChange {
+    #[serde(flatten)]
+    pressure: Pressure,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    previous: Option<Level>,
+}
+
 /// When the turn loop measures the pressure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Moment {
@@ -128,7 +133,7 @@ pub enum PressureAction {
 }
 
 impl Pressure {
-    /// Measure the pressure. `None` if the window is unknown; then no action is taken.
+    /// Measure the pressure. `None` if the budget is unknown or zero; then no action is taken.
     pub fn measure(used_tokens: u64, budget_tokens: Option<u64>, thresholds: Thresholds) -> Option<Self> {
         let budget_tokens = budget_tokens.filter(|budget| *budget > 0)?;
         // Use integers, so that thresholds are exact.
@@ -168,19 +173,15 @@ impl Pressure {
 
     /// The entry that records a change of level, with the level that was recorded before. It is outside the tree, so it
     /// does not change the context.
-    pub fn to_info(&self, previous: Level) -> CustomInfo {
-        let data = serde_json::json!({
-            "level": self.level, "previous": previous, "used_tokens": self.used_tokens,
-            "budget_tokens": self.budget_tokens,
-        });
-        CustomInfo { custom_type: PRESSURE_INFO.to_owned(), data: Json::from_value(&data) }
+    pub fn to_body(&self, previous: Level) -> Body {
+        PressureChanged::of(&LevelChange { pressure: *self, previous: Some(previous) }).into()
     }
 
     /// The new level, if the entry records a change of level. Entries of earlier versions have no previous level: they
     /// recorded the level after every turn, and do not count.
-    pub fn recorded_level(info: &CustomInfo) -> Option<Level> {
-        let pressure = Self::from_info(info)?;
-        info.data.to_value().get("previous").is_some().then_some(pressure.level)
+    pub fn recorded_level(body: &Body) -> Option<Level> {
+        let change: LevelChange = PressureChanged::read(body)?;
+        change.previous.map(|_| change.pressure.level)
     }
 
     /// The warning for the user; `None` below red.
@@ -196,9 +197,8 @@ impl Pressure {
     }
 
     /// Decode a level change; `None` for other entries.
-    pub fn from_info(info: &CustomInfo) -> Option<Self> {
-        let is_pressure = info.custom_type == PRESSURE_INFO;
-        is_pressure.then(|| serde_json::from_str(info.data.get()).ok()).flatten()
+    pub fn of_body(body: &Body) -> Option<Self> {
+        PressureChanged::read(body)
     }
 }
 
@@ -234,16 +234,11 @@ mod tests {
     #[test]
     fn only_an_entry_with_the_previous_level_counts_as_a_recorded_level() {
         let pressure = Pressure { level: Level::Red, used_tokens: 95, budget_tokens: 100 };
-        let note = pressure.to_info(Level::Green);
-        assert_eq!(Pressure::from_info(&note), Some(pressure));
+        let note = pressure.to_body(Level::Green);
+        assert_eq!(Pressure::of_body(&note), Some(pressure));
         assert_eq!(Pressure::recorded_level(&note), Some(Level::Red));
-        let data =
-            Json::from_value(&serde_json::json!({"level": "red", "used_tokens": 95, "budget_tokens": 100}));
-        let earlier = CustomInfo { data, ..note };
-        assert_eq!(
-            (Pressure::from_info(&earlier), Pressure::recorded_level(&earlier)),
-            (Some(pressure), None)
-        );
+        let earlier = PressureChanged::of(&pressure).into();
+        assert_eq!((Pressure::of_body(&earlier), Pressure::recorded_level(&earlier)), (Some(pressure), None));
         assert!(pressure.warning().is_some_and(|text| text.contains("95 of 100 tokens")));
         assert_eq!(Pressure { level: Level::Orange, ..pressure }.warning(), None);
     }

@@ -1,4 +1,4 @@
-//! Scopes: the caller's principal, tenant and rights. Every port method requires a scope.
+//! Scopes: the caller's tenant, principal and reach. Every store method that acts for a caller requires one.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -120,7 +120,8 @@ impl Role {
 pub enum Reach {
     /// Sessions that the principal owns or that were shared with it. The default for all callers but the operator.
     Own,
-    /// Every session of the tenant. For the owner of a local store and for the engine's maintenance tasks.
+    /// Every session of the tenant. For operators, the owner of a local store and the engine's maintenance
+    /// tasks.
     Tenant,
 }
 

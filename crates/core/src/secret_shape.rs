@@ -1,6 +1,6 @@
 //! Detects texts that look like keys. Context variables are plain text in the log, so a value that looks like a secret
 //! is refused (I12). This is a heuristic based on known key formats and the character mix of random tokens. Hashes and
-//! ids are allowed: they are random but not secret. A reference `secret:NAME` is always allowed.
+//! ids are allowed: they are random but not secret. A reference `secret:NAME` does not look like a key.
 
 /// Key prefixes of known issuers, and the minimum number of characters that follow.
 const PREFIXES: &[(&str, usize)] = &[
@@ -86,7 +86,7 @@ fn has_known_prefix(token: &str) -> bool {
     let known = PREFIXES
         .iter()
         .any(|(prefix, tail)| token.strip_prefix(prefix).is_some_and(|rest| rest.len() >= *tail));
-    // `sk-` is also a prefix of package names, which do not mix digits and capitals.
+    // `sk-` is also a prefix of package names, which are rarely this long and rarely contain digits.
     let bare = token.strip_prefix("sk-").is_some_and(|rest| rest.len() >= 20 && rest.bytes().any(is_digit));
     known || bare
 }

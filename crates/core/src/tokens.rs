@@ -1,5 +1,5 @@
-//! Token counting. Text is counted by a [`Tokenizer`], media by size. The count covers the whole request: the system
-//! prompt, the tool schemas, reasoning, and every part.
+//! Token counting. Text is counted by a [`Tokenizer`], media by size or duration. The count covers the whole
+//! request: the system prompt, the tool schemas, reasoning, and every part.
 
 mod parts;
 

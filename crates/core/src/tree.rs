@@ -5,7 +5,7 @@
 //! fixed when the entry is appended, and rebuilt from the log when missing.
 //!
 //! A fork starts with its source's path by reference. These first `inherited` entries are numbered by depth, so inside
-//! a fork `seq == depth` for them, and no pointer of an unshared entry crosses the boundary.
+//! a fork `seq == depth` for them, and no jump pointer of an unshared entry crosses the boundary.
 
 use crate::entry::{Body, Draft, Entry, Kind, Meta, Stance};
 use crate::id::{EntryId, Seq, TimestampMs};

@@ -1,20 +1,17 @@
-//! Triggers: an event opens a session or sends input to one. Each trigger has a log session with one entry per firing
-//! and one per result. [`TriggerState`] is the fold of those entries, and [`next_steps`] computes the next steps
-//! without side effects, so another server can take over after a crash.
+//! Triggers: an event opens a session or sends input to one. Each trigger has a log session that records its
+//! firings and their results. [`TriggerState`] is the fold of those entries, and [`next_steps`] computes the
+//! next steps without side effects, so another server can take over after a crash.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::content::Json;
-use crate::entry::{Body, CustomInfo, Entry};
+use crate::entry::{Body, EngineRecord, Entry, TriggerEvent};
 use crate::id::{EntryId, Seq, SessionId, TimestampMs};
 
 /// The id prefix of trigger logs and of the sessions that triggers open.
 pub const TRIGGER_PREFIX: &str = "trigger.";
-/// The `custom_type` of a trigger's entries.
-pub const TRIGGER_INFO: &str = "sapwood.trigger";
 /// Maximum length of a name, in bytes.
 pub const NAME_BYTES_MAX: usize = 48;
 /// Maximum size of a payload, in bytes.
@@ -77,7 +74,7 @@ pub struct Trigger {
 }
 
 impl Trigger {
-    /// Validate the trigger. Returns why it is invalid, if it is.
+    /// Validate the trigger. Returns the first mistake, if any.
     pub fn mistake(&self) -> Option<String> {
         let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
         if self.name.is_empty() || self.name.len() > NAME_BYTES_MAX || !self.name.chars().all(is_plain) {
@@ -196,7 +193,7 @@ pub struct TriggerCursor {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "what", rename_all = "snake_case")]
 pub enum TriggerNote {
-    /// The trigger was armed and watches its source from this entry on.
+    /// The trigger was armed and watches its source from the position `mark` on.
     Armed {
         mark: TriggerCursor,
     },
@@ -226,13 +223,13 @@ pub enum TriggerNote {
 }
 
 impl TriggerNote {
-    pub fn to_info(&self) -> CustomInfo {
-        let data = serde_json::to_value(self).unwrap_or_default();
-        CustomInfo { custom_type: TRIGGER_INFO.to_owned(), data: Json::from_value(&data) }
+    pub fn to_body(&self) -> Body {
+        TriggerEvent::of(self).into()
     }
 
-    pub fn from_info(info: &CustomInfo) -> Option<Self> {
-        (info.custom_type == TRIGGER_INFO).then(|| serde_json::from_str(info.data.get()).ok()).flatten()
+    /// Decode an entry; `None` for other entries.
+    pub fn of_body(body: &Body) -> Option<Self> {
+        TriggerEvent::read(body)
     }
 }
 
@@ -301,9 +298,8 @@ pub struct TriggerState {
 impl TriggerState {
     pub fn apply(&mut self, entry: &Entry) {
         self.head = entry.meta.seq;
-        let Body::CustomInfo(info) = &entry.body else { return };
         let (seq, at) = (entry.meta.seq, entry.meta.at);
-        match TriggerNote::from_info(info) {
+        match TriggerNote::of_body(&entry.body) {
             None => {}
             Some(TriggerNote::Armed { mark }) => self.mark = Some(mark),
             Some(TriggerNote::Due { payload, mark }) => {
@@ -434,9 +430,9 @@ mod tests {
                 at,
                 by: Principal::System,
                 turn: None,
-                kind: Kind::CustomInfo,
+                kind: Kind::TriggerEvent,
             };
-            state.apply(&Entry { meta, body: note.to_info().into() });
+            state.apply(&Entry { meta, body: note.to_body() });
         }
         state
     }

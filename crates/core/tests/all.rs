@@ -20,7 +20,8 @@ mod all {
 
     use proptest::test_runner::Config;
 
-    /// The number of random cases per property. Failures are added manually as tests, not to a regression file.
+    /// The configuration of a property with `count` random cases. Failures are added manually as tests, not
+    /// to a regression file.
     fn cases_of(count: u32) -> Config {
         Config { failure_persistence: None, ..Config::with_cases(count) }
     }

@@ -1,5 +1,5 @@
-//! Models, tools and hooks: all of Sapwood's network access, child processes and secrets. This crate knows nothing
-//! about the log: it accepts requests and grants, and returns reply events and tool outputs.
+//! Models, tools, hooks, skills and triggers, with their outgoing requests, child processes and secrets. This crate
+//! knows nothing about the log: it accepts requests and grants, and returns reply events and tool outputs.
 
 pub mod egress;
 pub mod hook;

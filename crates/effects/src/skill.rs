@@ -16,7 +16,7 @@ use serde::de::IgnoredAny;
 use crate::tool::files::root::Root;
 
 const FILE_NAME: &str = "SKILL.md";
-/// Maximum number of folders read per directory.
+/// Maximum number of entries read per directory.
 const FOLDERS_MAX: usize = 500;
 /// Maximum size of `SKILL.md`, and of any other file.
 const SKILL_BYTES_MAX: u64 = 256 << 10;

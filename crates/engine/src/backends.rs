@@ -1,5 +1,4 @@
-//! The external services that a turn needs: a model and tools. Without them an engine can do everything
-//! except run turns.
+//! The models and tools that turns need. Without them, an engine stores and shows sessions but runs no turns.
 
 use std::sync::Arc;
 

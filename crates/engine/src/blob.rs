@@ -43,7 +43,7 @@ impl BlobReader {
         self.end - self.at
     }
 
-    /// The next bytes, up to the end of a stored chunk; `None` at the end of the blob.
+    /// The next bytes, up to the end of a stored chunk; `None` at the end of the blob or range.
     pub async fn next(&mut self) -> Result<Option<Vec<u8>>> {
         let chunk_bytes = BLOB_CHUNK_BYTES_MAX as u64;
         let limit = self.remaining().min(chunk_bytes - self.at % chunk_bytes);

@@ -1,7 +1,7 @@
 //! Decide which entries may configure a turn. Only entries written by this store's engine count. Imported entries
 //! can be shown, searched and continued, but never trigger an action.
 //!
-//! An imported session has no configuration until its first local turn, which assigns the caller's default agent
+//! An imported session has no configuration until its first local turn, which assigns the engine's default agent
 //! and reports the assignment. The agent stays in force: a reset, a fork or a later import does not change it.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -76,7 +76,7 @@ impl Configuration<'_> {
         }
     }
 
-    /// Visit the entries of the given kinds that this store wrote.
+    /// Visit the entries after `after` of the given kinds that this store wrote.
     pub(crate) async fn each_own_of_kinds(
         self,
         scope: &Scope,
@@ -192,7 +192,7 @@ impl Configuration<'_> {
         Ok(Some(own.context).filter(|context| context.agent.is_some()))
     }
 
-    /// Assign the caller's default agent to an imported session on its first local turn.
+    /// Assign the engine's default agent to an imported session on its first local turn.
     async fn assign_default_agent(
         self,
         scope: &Scope,
@@ -262,7 +262,7 @@ impl Configuration<'_> {
         agent.models().filter(is_file_backed)
     }
 
-    /// Refuse a file-backed model that a caller names for later turns.
+    /// Refuse a file-backed model that a server's caller names for later turns, unless the operator named it too.
     pub(crate) fn check_model(self, model: &str) -> Result<()> {
         let is_file_backed =
             self.engine.config.backends.as_ref().is_some_and(|backends| backends.model.is_file_backed(model));
@@ -281,7 +281,7 @@ impl Configuration<'_> {
         Ok(std::iter::once(backends.default_model.clone()).chain(others).collect())
     }
 
-    /// The agent that a session was started with.
+    /// The agent that a session was started with, or the default agent.
     pub async fn agent_of(self, scope: &Scope, session: &SessionId) -> Result<Agent> {
         agent_of(&self.settings(scope, session).await?)
     }

@@ -1,5 +1,5 @@
-//! Change a session without a model: inject messages, move the leaf, label entries, trim the context, name artifacts. Each
-//! operation appends entries at the head that it read, and starts over on a conflict.
+//! Change a session without a model: inject messages, move the leaf, label entries, trim the context, name artifacts.
+//! An operation that depends on the session's state appends at the head that it read, and retries on a conflict.
 
 use sapwood_core::content::BlobRef;
 use sapwood_core::entry::{ArtifactPut, ArtifactUse, Body, Draft, Label, LeafMoved};
@@ -11,7 +11,6 @@ use crate::log::edit;
 use crate::sessions::checked_text;
 use crate::{EngineError, Result, service};
 
-/// Options for injecting messages.
 #[derive(Debug, Clone, Default)]
 pub struct InjectOptions {
     /// Fail with a conflict unless this is the end of the log.
@@ -106,8 +105,8 @@ impl Edits<'_> {
         self.name_artifact(scope, session, usage, content).await
     }
 
-    /// Name a blob of the store as an artifact of a session. The default name is the name in the blob reference, or
-    /// else the hash.
+    /// Name a blob of the store as an artifact of a session. The name is the one in the blob reference, or else the
+    /// hash.
     pub async fn name_artifact(
         self,
         scope: &Scope,

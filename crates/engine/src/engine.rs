@@ -1,7 +1,7 @@
 //! The core that all services share: the store, the clock, the caches and the configuration.
 //!
-//! **Invariant:** this module depends on no service. Each service is declared in its own module with [`service!`], which also adds
-//! its accessor to [`Engine`].
+//! **Invariant:** this module depends on no service. Each service is declared in its own module with [`service!`],
+//! which also adds its accessor to [`Engine`].
 
 use std::sync::Arc;
 
@@ -30,7 +30,6 @@ pub type TraceIds = Arc<dyn Fn(&tracing::Span) -> Option<String> + Send + Sync>;
 /// The operations are grouped into services, each with an accessor: [`Engine::turns`], [`Engine::sessions`] and so on.
 #[derive(Clone)]
 pub struct Engine {
-    /// The underlying store, for operations that the engine does not offer.
     pub(crate) store: Arc<dyn Store>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) wakeups: Arc<Wakeups>,
@@ -42,7 +41,7 @@ pub struct Engine {
     pub(crate) depth: u8,
 }
 
-/// What an application chooses for its engine.
+/// The configuration of an engine, set by the application.
 #[derive(Clone)]
 pub struct EngineConfig {
     /// The models and tools that turns need. Without them, the engine stores sessions but runs no turns.
@@ -115,7 +114,6 @@ impl Engine {
         self
     }
 
-    /// The configuration.
     pub fn config(&self) -> &EngineConfig {
         &self.config
     }

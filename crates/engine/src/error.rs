@@ -151,6 +151,11 @@ pub enum EngineError {
     /// The trigger's owner has no write access to the target session.
     #[error("the trigger's owner {owner} has no write access to session {session}")]
     TriggerTarget { session: SessionId, owner: Principal },
+    /// The store still writes the previous log format, which cannot express this.
+    #[error(
+        "{what} cannot be stored in the previous log format, which this store uses until `sapwood store upgrade`"
+    )]
+    FormatTooOld { what: &'static str },
 }
 
 impl EngineError {
@@ -198,6 +203,7 @@ impl EngineError {
             EngineError::ReservedId { .. } => "session.reserved_id",
             EngineError::TriggerImported { .. } => "trigger.imported",
             EngineError::TriggerTarget { .. } => "trigger.target_denied",
+            EngineError::FormatTooOld { .. } => "store.format",
         }
     }
 }

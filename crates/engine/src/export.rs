@@ -85,8 +85,8 @@ impl Views<'_> {
         Ok(found)
     }
 
-    /// Append an entry that notifies followers of the export. The entry is omitted if the caller lacks write access
-    /// or the session is archived; the audit line is always written.
+    /// Append an entry that notifies followers of the export, unless the caller lacks write access or the session is
+    /// archived. [`Views::record_export`] writes the audit line.
     pub async fn mark_exported(
         self,
         scope: &Scope,

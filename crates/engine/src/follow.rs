@@ -152,7 +152,8 @@ impl Follower {
         Ok(is_end)
     }
 
-    /// Read the members after the page, so that a principal who loses access within the page does not receive the page.
+    /// Read a page for all followers. The members are read after the records, so that a principal who loses access
+    /// within the page does not receive the page.
     async fn read_for_all(&self, wakes: u64) -> Result<FollowerPage> {
         let store = &self.engine.store;
         let scope = Scope::operator(self.scope.tenant.clone(), Principal::System);

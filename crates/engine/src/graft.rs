@@ -266,7 +266,7 @@ impl Grafts<'_> {
         Ok(Grafted { text, artifact: None })
     }
 
-    /// Show text up to the limit. Longer text and binary content get a reference for `read_output`.
+    /// Read an artifact's text up to the limit. Longer text and binary content get a reference for `read_output`.
     async fn read_artifact(self, scope: &Scope, put: ArtifactPut) -> Result<Grafted> {
         let content = put.content;
         let head = format!("{} ({}, {} bytes)", put.name, content.mime, content.bytes);

@@ -1,4 +1,4 @@
-//! The cache of resolved grafts, and the content that it holds.
+//! The cache of resolved grafts, and the cached content.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};

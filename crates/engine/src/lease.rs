@@ -1,5 +1,5 @@
-//! Hold a session's lease while a turn runs. The lease is renewed in the background. If the process dies, the lease
-//! expires; if the process stalls for too long, its fence is refused and it stops.
+//! Hold a session's lease while a turn or a flow run is active. The lease is renewed in the background. If the
+//! process dies, the lease expires; if the process stalls for too long, its fence is refused and it stops.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,12 +29,12 @@ pub(crate) struct Hold {
     scope: Scope,
     store: Arc<dyn Store>,
     renewal: JoinHandle<()>,
-    /// Resolves when another process has taken the session.
+    /// Set when another process has taken the session or the session was erased.
     lost: watch::Receiver<bool>,
 }
 
 impl Hold {
-    /// Take the lease, or fail with its current holder.
+    /// Take the lease. Fails with [`StoreError::Leased`] if another holder has it.
     pub(crate) async fn take(engine: &Engine, scope: &Scope, session: &SessionId) -> Result<Self> {
         let holder = format!("{:032x}", engine.clock.random());
         let lease = engine.store.take_lease(scope, session, &holder, LEASE_TTL_MS).await?;
@@ -51,8 +51,7 @@ impl Hold {
         })
     }
 
-    /// Wait for the lease. Gives up after slightly more than one TTL: by then the holder has renewed the lease and is
-    /// alive.
+    /// Wait for the lease. Gives up after slightly more than one TTL: a holder that still has the lease then is alive.
     pub(crate) async fn wait(engine: &Engine, scope: &Scope, session: &SessionId) -> Result<Self> {
         let deadline = Instant::now() + WAIT_MAX;
         loop {
@@ -73,7 +72,7 @@ impl Hold {
         let _ = self.store.release_lease(&self.scope, &self.lease).await;
     }
 
-    /// Resolves when another process has taken the session.
+    /// Resolves when another process has taken the session or the session was erased.
     pub(crate) async fn lost(&mut self) {
         if self.lost.wait_for(|lost| *lost).await.is_err() {
             std::future::pending::<()>().await;

@@ -1,5 +1,4 @@
-//! Read and append entries. Every entry that the engine writes passes through [`Log::append`], which wakes the followers
-//! of the session.
+//! Read and append entries. The services append through [`Log::append`], which wakes the followers of the session.
 
 use std::future::Future;
 

@@ -1,5 +1,5 @@
-//! Copy all data from one store to another, of any store type. The source is only read and may be in use: entries
-//! added in the meantime are copied by another pass or by running the migration again. If the target already
+//! Copy all data from one store to another, of any store type. The source's logs are only read, and it may be in use:
+//! entries added in the meantime are copied by another pass or by running the migration again. If the target already
 //! has part of the data, only the rest is copied, so an interrupted migration can be run again.
 //!
 //! Entries keep their numbers, ids, times, authors and turns; forks share the same entries in the target as in the
@@ -80,7 +80,7 @@ pub struct Migration {
     total: MigrationTotal,
     /// Entries added to each session so far.
     added: HashMap<(TenantId, SessionId), u32>,
-    /// Blobs that the target already has.
+    /// Blobs that this migration has copied.
     copied_blobs: HashSet<(TenantId, BlobHash)>,
 }
 
@@ -270,7 +270,7 @@ impl Migration {
         Ok(Seq::ZERO)
     }
 
-    /// Check that the target's log is a prefix of the source's log.
+    /// Check that the target's last entry has the same position in the source's log.
     async fn check_prefix(&self, scope: &Scope, id: &SessionId, head: Seq) -> Result<()> {
         if head == Seq::ZERO {
             return Ok(());

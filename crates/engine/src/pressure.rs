@@ -1,11 +1,10 @@
-//! Keep the context within the model's window. The turn loop measures how full the window is, reports level
-//! changes to followers, and compacts when needed. A provider's "context too large" error is handled
-//! separately.
+//! Keep the context within the model's window: measure how full the window is, report the level to followers, and
+//! compact when needed. [`Compactions::relieve_overflow`] handles a provider's "context too large" error.
 
 use std::sync::Arc;
 
 use sapwood_core::compact::{CompactOptions, Detail, Method, Snap, find_cut, maskable_tokens};
-use sapwood_core::entry::{CustomInfo, Draft, Trigger};
+use sapwood_core::entry::{Body, Draft, Trigger};
 use sapwood_core::port::store::{Append, Until};
 use sapwood_core::port::summariser::{CompactHook, Summariser};
 use sapwood_core::pressure::{Level, Moment, Pressure, PressureAction, Thresholds};
@@ -20,7 +19,7 @@ use crate::{EngineError, Result};
 
 /// Maximum length of a tool result that is not shortened when the context is nearly full, in characters.
 const TIGHT_OUTPUT_CHARS: u32 = 8_000;
-/// Shares of the budget for recent messages and for the whole context when it is nearly full.
+/// Divisors of the budget: the share for recent messages, and for the whole context, when it is nearly full.
 const TIGHT_RECENT_DIVISOR: u64 = 4;
 const TIGHT_LIMIT_DIVISOR: u64 = 2;
 
@@ -68,7 +67,7 @@ pub struct ReliefReport {
     pub pressure: Option<Pressure>,
     pub compacted: Option<Compacted>,
     /// The entry that records the level, if the level has changed.
-    pub note: Option<CustomInfo>,
+    pub note: Option<Body>,
     /// Whether to warn the user that the context is nearly full.
     pub warns: bool,
 }
@@ -119,7 +118,7 @@ impl Compactions<'_> {
             return Ok(ReliefReport { pressure: None, compacted: None, note: None, warns: false });
         };
         let before = pressure_options.last_level.unwrap_or_default();
-        let note = (pressure.level != before).then(|| pressure.to_info(before));
+        let note = (pressure.level != before).then(|| pressure.to_body(before));
         if let Some(note) = note.clone().filter(|_| pressure_options.writing == Writing::Write) {
             self.append_note(scope, session, note, pressure_options).await?;
         }
@@ -165,7 +164,7 @@ impl Compactions<'_> {
         }
     }
 
-    /// Compact as far as possible after the provider rejected the context as too large. If the result has no
+    /// Compact the context to about half its size after the provider rejected it as too large. If the result has no
     /// compaction, a retry would fail again.
     pub async fn relieve_overflow(
         self,
@@ -182,7 +181,7 @@ impl Compactions<'_> {
         self.compact_automatically(scope, session, options, Trigger::Overflow, pressure_options).await
     }
 
-    /// If the summariser fails, fall back to a summary without a model: a failure must not end the turn.
+    /// Compact. If the summariser fails, fall back to a summary without a model: a failure must not end the turn.
     async fn compact_automatically(
         self,
         scope: &Scope,
@@ -213,7 +212,7 @@ impl Compactions<'_> {
         self,
         scope: &Scope,
         session: &SessionId,
-        note: CustomInfo,
+        note: Body,
         pressure_options: &PressureOptions,
     ) -> Result<()> {
         let now = self.engine.clock.now();

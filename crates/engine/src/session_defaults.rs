@@ -1,4 +1,4 @@
-//! What an application decides for sessions that have no configuration of their own.
+//! Defaults for sessions without a configuration, and the file-backed models that may be called.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use sapwood_core::Agent;
 /// Defaults for sessions without a configuration.
 #[derive(Debug, Clone, Default)]
 pub struct SessionDefaults {
-    /// `None` if the configured agent cannot be used; sessions without an agent are then refused.
+    /// `None` if the configured agent cannot be used; turns in imported sessions without an agent are then refused.
     pub agent: Option<Agent>,
     pub cwd: Option<String>,
 }

@@ -184,8 +184,8 @@ impl Sessions<'_> {
         Ok(found.or(Some(leaf)))
     }
 
-    /// The labels of the source, as the fork's first entries. The store drops labels of entries that the fork
-    /// does not share.
+    /// The labels of the source, as entries of the fork. The store drops labels of entries that the fork does not
+    /// share.
     async fn shared_labels(
         self,
         scope: &Scope,

@@ -34,7 +34,7 @@ pub(crate) fn turn_span(session: &SessionId, agent: &Agent) -> Span {
     )
 }
 
-/// Span of one attempt to get an answer from one model. `session` is `None` when a summary is written.
+/// Span of one attempt to get an answer from one model. `session` is `None` for summaries and memory extraction.
 pub(crate) fn model_span(session: Option<&SessionId>, model: &str) -> Span {
     let (provider, name) = split_model(model);
     let span = info_span!(
@@ -60,7 +60,6 @@ pub(crate) fn model_span(session: Option<&SessionId>, model: &str) -> Span {
     span
 }
 
-/// Span of one tool call.
 pub(crate) fn tool_span(session: &SessionId, call: &ToolCall) -> Span {
     info_span!(
         target: SPAN_TARGET,
@@ -77,7 +76,7 @@ pub(crate) fn tool_span(session: &SessionId, call: &ToolCall) -> Span {
     )
 }
 
-/// Record the model that answered. Usage is also recorded for failed attempts.
+/// Record the model that answered.
 pub(crate) fn record_answer(span: &Span, model: &str) {
     span.record("gen_ai.response.model", split_model(model).1);
 }

@@ -24,7 +24,7 @@ const SUMMARY_TOKENS_MAX: u32 = 8_192;
 /// A model that writes summaries.
 pub struct ModelSummariser {
     model: Arc<dyn Model>,
-    /// `PROVIDER/NAME`: the session's model, or a cheaper one.
+    /// The model's name, `PROVIDER/NAME`.
     name: String,
 }
 

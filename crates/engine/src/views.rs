@@ -33,13 +33,13 @@ pub struct Ancestry {
     pub parent: Option<SessionId>,
     /// The sessions that were forked from this one.
     pub children: Vec<SessionId>,
-    /// The first session of the chain.
+    /// The oldest ancestor, or the session itself.
     pub root: SessionId,
     /// From the session to its root.
     pub chain: Vec<SessionId>,
 }
 
-/// A compaction and the messages it replaced.
+/// A compaction, and whether it is on the active path.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Archive {
     pub seq: Seq,
@@ -47,7 +47,6 @@ pub struct Archive {
     pub at: TimestampMs,
     #[serde(flatten)]
     pub compaction: Compaction,
-    /// Whether the compaction is on the active path.
     pub on_path: bool,
 }
 

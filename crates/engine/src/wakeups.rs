@@ -20,7 +20,7 @@ use tokio::time::Instant;
 
 /// How often the store is polled for writes by other processes.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// Maximum poll interval for a store with change notifications. Needed because a notification may be lost.
+/// Longest time without reading the heads while the store reports no change. Needed because a notification may be lost.
 const POLL_INTERVAL_MAX: Duration = Duration::from_secs(1);
 /// Polling uses at most 1/n of a core, regardless of the number of followed sessions.
 const POLL_SHARE: u32 = 8;

@@ -1,5 +1,6 @@
-//! Readers and writers for the formats of other programs. All functions are pure: they take input bytes as arguments
-//! and write output to the caller's writer. Nothing in this crate opens a file.
+//! Readers and writers for Sapwood's own files and the formats of other programs. All functions are pure:
+//! they take their input as arguments, and return their output or write it to the caller's writer. Nothing
+//! here opens a file.
 //!
 //! - [`message`] — a single message from a user or a program.
 //! - [`export`] — a session as a file, record by record.

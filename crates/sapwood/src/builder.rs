@@ -121,8 +121,8 @@ impl SapwoodBuilder {
         self
     }
 
-    /// Check the configuration and create the façade, with the rights of the local operator. Fails if a tool's name is
-    /// taken or its schema is not valid.
+    /// Check the configuration and create the façade, with the rights of the local operator. Fails if a tool's name or
+    /// schema, or a provider URL from the environment, is not valid.
     pub fn build(self) -> Result<Sapwood> {
         let (engine, memory) = (engine_over(self.store.clone()), self.memory.clone());
         let backends = self.backends()?;

@@ -1,5 +1,5 @@
-//! Flows: graphs of roles that hand work to each other. `docs/spec/flows.md` describes them. This module also loads flows
-//! from files and writes role files. Only this module of the façade accesses the disk.
+//! Flows: graphs of roles that hand work to each other. `docs/spec/flows.md` describes them. This module also loads
+//! flows from files and writes role files. No other module of the façade accesses the disk itself.
 
 use std::collections::BTreeMap;
 use std::io::Write;

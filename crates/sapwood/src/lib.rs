@@ -1,7 +1,7 @@
 //! Sapwood: a session engine for AI agents.
 //!
 //! A session is a durable, append-only tree of entries. Open a store, start a session with an agent, and send
-//! it a message. The answer streams while every event is written to the log:
+//! it a message. Every message and tool call is written to the log:
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")]

@@ -56,7 +56,7 @@ impl Sapwood {
         self.engine.memories().edit(&self.scope, memory, edit).await
     }
 
-    /// Delete a memory permanently, with the versions it superseded. Returns how many were deleted. Example:
+    /// Delete a memory permanently, with the memories it superseded. Returns how many were deleted. Example:
     /// [`remember`](Sapwood::remember).
     pub async fn forget(&self, memory: MemoryId) -> Result<usize> {
         self.engine.memories().forget(&self.scope, memory).await

@@ -1,9 +1,9 @@
-//! The store port. [`open_store`] opens the built-in stores. A custom store implements the traits of [`Store`] and passes the
-//! conformance suite: with the feature `conformance` of `sapwood-store`, `sapwood_store::conformance_tests!` generates one
-//! test per rule.
+//! The store port. [`open_store`] opens the built-in stores. A custom store implements the traits of [`Store`] and
+//! passes the conformance suite: with the feature `conformance` of `sapwood-store`,
+//! `sapwood_store::conformance_tests!` generates one test per rule.
 //!
-//! Most custom stores wrap another store and change a few operations. [`delegate_store!`](crate::delegate_store) forwards the
-//! remaining traits:
+//! Most custom stores wrap another store and change a few operations. [`delegate_store!`](crate::delegate_store)
+//! forwards the remaining traits:
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")]

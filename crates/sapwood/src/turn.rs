@@ -11,7 +11,7 @@ pub use sapwood_engine::{Fragment, FragmentKind, Listener, SessionEvent, Subscri
 use crate::storage::StoreOptions;
 use crate::{Agent, EntryId, Error, Part, Result, Sapwood, Seq, SessionId, open_engine};
 
-/// Operations that run turns, and events.
+/// Operations on turns and events.
 impl Sapwood {
     /// Start a session with an agent, which is frozen into it. Example: [`send`](Sapwood::send).
     pub async fn start(&self, agent: Agent) -> Result<SessionId> {
@@ -58,7 +58,8 @@ impl Sapwood {
         }
     }
 
-    /// Send parts and return at once. The turn continues even if no caller waits for it.
+    /// Send parts and return when the turn has started or the input is queued. The turn continues even if no caller
+    /// waits for it.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]

@@ -19,10 +19,11 @@ const RETRY_AFTER_S: u64 = 5;
 const REQUEST_PARTS: usize = 2;
 /// By default, one principal gets 1/`STREAM_PARTS` of the requests in flight for streams.
 const STREAM_PARTS: usize = 4;
-/// Connections of an address with more than 1/`ADDRESS_PARTS` of all connections are closed first.
+/// By default, a new connection replaces idle ones of its own address first if that address has as many connections as
+/// 1/`ADDRESS_PARTS` of the requests in flight.
 const ADDRESS_PARTS: usize = 2;
-/// Fraction of the connections that is reserved for requests that are being authenticated. Another reserve of the same
-/// size is for connections that have not sent their request yet.
+/// 1/`AUTH_RESERVE_PARTS` of the connections is reserved for requests that are being authenticated. Another reserve of
+/// the same size is for connections that have not sent their request yet.
 const AUTH_RESERVE_PARTS: usize = 16;
 const AUTH_RESERVE_MIN: usize = 32;
 const AUTH_RESERVE_MAX: usize = 512;

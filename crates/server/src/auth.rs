@@ -1,6 +1,5 @@
 //! Authentication. A request carries an API key or an OIDC token. A request without a credential is accepted only on
-//! loopback, as the owner of the store, until the first key is created or OIDC is configured. All other requests are
-//! rejected.
+//! loopback, as the operator, until the first key is created or OIDC is configured. All other requests are rejected.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,7 +31,7 @@ const CREDENTIAL_BYTES_MAX: usize = 16 << 10;
 /// TTL of the cached "any API keys exist?" answer.
 const HAS_KEYS_TTL: Duration = Duration::from_millis(200);
 
-/// Creates a key from a public id and a secret of 256 random bits. Returns `None` if the system's random source fails.
+/// Generates a public id and a key of 256 random bits. Returns `None` if the system's random source fails.
 pub fn new_key() -> Option<(String, String)> {
     let (mut id, mut secret) = ([0u8; 8], [0u8; 32]);
     let random = SystemRandom::new();
@@ -223,7 +222,7 @@ impl Authenticator {
 }
 
 impl Caller {
-    /// Whether the caller may specify directories on the server's machine.
+    /// Whether the caller can access every session of the tenant. Only such callers may name directories on the server.
     pub fn is_operator(&self) -> bool {
         self.scope.reach == Reach::Tenant
     }

@@ -86,7 +86,7 @@ impl Metrics {
                 admission.connections_closed,
             ),
             ("sapwood_streams", "gauge", "Open event streams and WebSockets.", read(&self.streams)),
-            ("sapwood_turns_running", "gauge", "Turns running in this process.", turns_running as u64),
+            ("sapwood_turns_running", "gauge", "Turns and flow runs in this process.", turns_running as u64),
         ];
         for (name, kind, help, value) in numbers {
             write_head(&mut text, name, kind, help);

@@ -37,7 +37,7 @@ const KEYS_MAX: usize = 64;
 pub struct KeyTimes {
     /// TTL of fetched keys.
     pub live: Duration,
-    /// Minimum pause between fetches caused by an unknown signing key.
+    /// Minimum pause after a successful fetch.
     pub refetch_pause: Duration,
     /// Minimum pause after a failed fetch.
     pub failed_pause: Duration,

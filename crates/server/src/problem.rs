@@ -133,6 +133,7 @@ pub fn status_of(code: &str) -> StatusCode {
         | "trigger.imported"
         | "flow.ended"
         | "flow.imported"
+        | "store.format"
         | "session.not_configured"
         | "compact.not_smaller"
         | "budget_exceeded" => StatusCode::CONFLICT,

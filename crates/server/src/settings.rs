@@ -26,8 +26,8 @@ pub struct Settings {
     pub connections_per_principal_max: Option<usize>,
     /// Maximum event streams and WebSockets of one principal. Defaults to a quarter of `connections_max`.
     pub streams_per_principal_max: Option<usize>,
-    /// When all slots are taken, connections of an address with more than this number are closed first. Defaults to
-    /// half of `connections_max`.
+    /// When all slots are taken, a new connection from an address with at least this many connections replaces idle
+    /// connections of that address first. Defaults to half of `connections_max`.
     pub connections_per_address_max: Option<usize>,
     /// Requests in flight that are reserved for operator keys, in addition to `connections_max`.
     pub operate_connections_reserved: usize,

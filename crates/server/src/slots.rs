@@ -31,7 +31,7 @@ pub struct Slots {
     close_signals: Box<[Notify]>,
     table: Mutex<SlotTable>,
     started: Instant,
-    /// Connections of an address with more than this number are closed first.
+    /// A new connection from an address with at least this many connections replaces that address's own ones first.
     per_address_max: usize,
     closed: AtomicU64,
 }

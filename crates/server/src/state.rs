@@ -66,7 +66,7 @@ pub struct Inner {
     agents: BTreeMap<String, Agent>,
     /// Starts at a random number, so that request ids of several servers differ.
     requests: AtomicU64,
-    /// Turns that run in this process.
+    /// Number of turns and flow runs that run in this process.
     running: watch::Sender<usize>,
     stopping: watch::Sender<bool>,
     audited_reads: Mutex<HashMap<(TenantId, Principal, SessionId), Instant>>,
@@ -130,8 +130,7 @@ impl State {
         });
     }
 
-    /// Resumes the flow run in which this session is a role. Returns false if there is no such run, or another process
-    /// runs it.
+    /// Resumes the flow run in which this session is a role. Returns false if no run was resumed.
     async fn resume_run_of(&self, scope: &Scope, session: &SessionId) -> bool {
         let run = match self.engine.flows().run_of(scope, session).await {
             Ok(Some(run)) => run,

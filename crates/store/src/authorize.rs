@@ -1,4 +1,4 @@
-//! Authorization for all stores. Every store method checks authorization before it reads a
+//! Authorization for all stores. Every store method checks authorization before it returns a
 //! session's content.
 
 use sapwood_core::port::store::Result;

@@ -48,8 +48,7 @@ fn insert_all(
     Ok(start.elapsed())
 }
 
-/// Checkpoints the WAL into the database file and removes the WAL, so that the file size is the
-/// total size.
+/// Checkpoints and truncates the WAL, so that the size of the database file is the total size.
 pub fn checkpoint(path: &Path) -> Result<(), String> {
     let truncate = |connection: Connection| connection.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)");
     Connection::open(path).and_then(truncate).map_err(|error| error.to_string())

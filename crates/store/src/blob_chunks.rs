@@ -48,7 +48,10 @@ impl BlobChunker {
         let (fits, more) = bytes.split_at(bytes.len().min(BLOB_CHUNK_BYTES_MAX - self.rest.len()));
         self.bytes += fits.len() as u64;
         if self.bytes > BLOB_BYTES_MAX as u64 {
-            return Err(StoreError::TooLarge { what: "a blob", limit: BLOB_BYTES_MAX });
+            return Err(StoreError::TooLarge {
+                what: "the size of a blob, in bytes,",
+                limit: BLOB_BYTES_MAX,
+            });
         }
         self.hasher.update(fits);
         self.rest.extend_from_slice(fits);
@@ -137,7 +140,7 @@ pub(crate) fn read_row(blob: BlobHash, packing: u8, packed: &[u8]) -> Result<Vec
     check_hash(blob, BlobHash::of(&bytes)).map(|()| bytes)
 }
 
-/// Checks that the bytes of a blob have its hash.
+/// Checks that the hash computed from a blob's bytes is the blob's hash.
 pub(crate) fn check_hash(blob: BlobHash, actual: BlobHash) -> Result<(), String> {
     match actual == blob {
         true => Ok(()),

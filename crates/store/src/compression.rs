@@ -1,5 +1,5 @@
-//! Compression of entry bodies and blob chunks. Bytes that would not get smaller are stored
-//! uncompressed.
+//! Compression of entry bodies and blob chunks. Bytes that would shrink by less than a ninth are
+//! stored uncompressed.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use lz4_flex::block;
 use sapwood_core::entry::codec;
 use sapwood_core::port::store::{BODY_BYTES_MAX, Result};
-use sapwood_core::{Body, Draft, StoreError};
+use sapwood_core::{Body, Draft, Kind, StoreError};
 
-/// Minimum size for compression, in bytes. Shorter bodies would not get smaller.
+/// Minimum size for compression, in bytes. Shorter bodies hardly shrink.
 const PACK_BYTES_MIN: usize = 128;
 
 /// Batches of at least this many bodies (imports) are compressed on two threads.
@@ -24,7 +24,8 @@ const LZ4: u8 = 1;
 /// Like [`LZ4`], but the block may refer to [`DICTIONARY`].
 const LZ4_WITH_DICTIONARY: u8 = 2;
 
-/// Longer bodies compress well and faster without the dictionary.
+/// Bodies of at least this size are compressed without the dictionary, which is faster and
+/// sufficient for them.
 const DICTIONARY_FOR_BYTES_MAX: usize = 4096;
 
 /// An LZ4 dictionary of text that is common in messages of coding agents: the envelope of our JSON,
@@ -40,9 +41,12 @@ pub(crate) struct Packed {
 
 /// Encodes a body and checks its size limit.
 pub(crate) fn encode_body(body: &Body) -> Result<Vec<u8>> {
-    let json = codec::encode(body);
+    checked(codec::encode(body))
+}
+
+fn checked(json: Vec<u8>) -> Result<Vec<u8>> {
     if json.len() > BODY_BYTES_MAX {
-        return Err(StoreError::TooLarge { what: "an entry", limit: BODY_BYTES_MAX });
+        return Err(StoreError::TooLarge { what: "the size of an entry, in bytes,", limit: BODY_BYTES_MAX });
     }
     Ok(json)
 }
@@ -53,8 +57,14 @@ pub(crate) fn pack_body(body: &Body) -> Result<Packed> {
     Ok(pack(encode_body(body)?))
 }
 
-/// Applies `pack` to each draft of a batch, in order. Import batches use two threads, as packing is
-/// most of their work.
+/// Like [`pack_body`], in a format version that may be older. Also returns the kind of the row.
+pub(crate) fn pack_body_in(version: u32, body: &Body) -> Result<(Kind, Packed)> {
+    let (kind, json) = codec::encode_in(version, body);
+    Ok((kind, pack(checked(json)?)))
+}
+
+/// Applies `pack` to each draft and returns the results in the order of the drafts. Large batches
+/// (imports) use two threads, as packing is most of their work.
 pub(crate) fn pack_drafts<T: Send>(
     drafts: &[Draft],
     pack: impl Fn(&Draft) -> Result<T> + Sync,

@@ -30,16 +30,18 @@ impl RawEntry {
         with_unpacked(self.packing, &self.bytes, BODY_BYTES_MAX, decode)?.map_err(|error| error.to_string())
     }
 
-    /// Decompresses the body. `session` is the pk of the session, for the error message.
+    /// Decompresses the body and upgrades it to the current format. `session` is the pk of the session, for the error message.
     pub fn into_record(self, session: i64) -> Result<Record, String> {
-        let body = unpack(self.packing, &self.bytes, BODY_BYTES_MAX)
-            .map_err(|what| format!("entry {} of session {session}: {what}", self.meta.seq))?;
-        Ok(Record { meta: self.meta, version: self.version, body })
+        let place = format!("entry {} of session {session}", self.meta.seq);
+        let body =
+            unpack(self.packing, &self.bytes, BODY_BYTES_MAX).map_err(|what| format!("{place}: {what}"))?;
+        let record = Record { meta: self.meta, version: self.version, body };
+        record.upgraded().map_err(|error| format!("{place}: {error}"))
     }
 
     fn into_entry(self) -> Result<Entry> {
         match self.body() {
-            Ok(body) => Ok(Entry { meta: self.meta, body }),
+            Ok(body) => Ok(Entry::of(self.meta, body)),
             Err(what) => Err(StoreError::Damaged { place: format!("entry {}", self.meta.id), what }),
         }
     }

@@ -1,5 +1,5 @@
-//! A store that keeps sessions in memory, with the same semantics as on disk. For tests and
-//! one-shot use.
+//! A store that keeps sessions in memory, with the same semantics as the stores on disk. For tests
+//! and one-shot use.
 //!
 //! The number of sessions is limited (128 by default): creating one more evicts the least recently
 //! used session. Entries that a fork shares with its source are retained when the source is evicted

@@ -1,13 +1,15 @@
-//! Lease rules: which caller gets a lease, and how long it is valid. No wall clock is involved: a
-//! caller with a wrong clock neither blocks a session for longer than the TTL nor loses it early.
+//! Lease rules: which caller gets a lease, and how long it is valid. A lease does not depend on the
+//! wall clock: a caller with a wrong clock neither blocks a session for longer than the TTL nor
+//! loses it early.
 //!
 //! Stores in memory and in files use a [`LeaseClock`]: the time since the machine was booted, which
 //! all of its processes share and which cannot be set. A lease from another boot counts as expired:
 //! after a restart, and also when two machines share a file. In the second case only the fence
 //! protects the log. PostgreSQL uses the clock of the database.
 //!
-//! Earlier builds store and read only a wall-clock time, so that time is still written. A lease
-//! that such a build wrote is valid for [`LEASE_TTL_MS_MAX`] at most.
+//! Earlier builds store and read only a wall-clock time, so that time is still written. Only a
+//! lease that such a build wrote is compared with the wall clock. It is valid for
+//! [`LEASE_TTL_MS_MAX`] at most.
 
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -20,8 +22,8 @@ use serde::{Deserialize, Serialize};
 pub const HOLDER_BYTES_MAX: usize = 256;
 /// Linux stores the id of the current boot in this file.
 const BOOT_ID_FILE: &str = "/proc/sys/kernel/random/boot_id";
-/// The boot id on systems without boot ids. A lease from an earlier boot is then valid until its
-/// TTL ends.
+/// The boot id on systems without boot ids. There, a lease from an earlier boot can block a session
+/// for up to its TTL.
 const BOOT_UNNAMED: &str = "unnamed";
 
 /// The clock for leases in memory and in files.
@@ -29,13 +31,12 @@ pub trait LeaseClock: Send + Sync {
     fn read(&self) -> ClockReading;
 }
 
-/// One reading of a [`LeaseClock`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClockReading {
     /// The boot that `since_boot_ms` counts from.
     pub boot: Arc<str>,
     pub since_boot_ms: i64,
-    /// The wall-clock time, for earlier builds, which compare nothing else.
+    /// The wall-clock time, the only time that earlier builds store and compare.
     pub wall: TimestampMs,
 }
 
@@ -184,7 +185,10 @@ fn check_request(holder: &str, ttl_ms: i64) -> Result<()> {
         return Err(StoreError::Invalid { what: "a lease", why });
     }
     if holder.len() > HOLDER_BYTES_MAX {
-        return Err(StoreError::TooLarge { what: "the name of a lease holder", limit: HOLDER_BYTES_MAX });
+        return Err(StoreError::TooLarge {
+            what: "the length of a holder's name, in bytes,",
+            limit: HOLDER_BYTES_MAX,
+        });
     }
     if ttl_ms > LEASE_TTL_MS_MAX {
         let limit = usize::try_from(LEASE_TTL_MS_MAX).unwrap_or(usize::MAX);

@@ -52,7 +52,7 @@ pub enum Durability {
 pub struct Key(zeroize::Zeroizing<String>);
 
 impl Key {
-    /// A key with this text.
+    /// Creates a key from its text.
     pub fn new(text: String) -> Self {
         Self(zeroize::Zeroizing::new(text))
     }

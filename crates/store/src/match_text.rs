@@ -1,8 +1,8 @@
 //! Full-text search without an index: words, phrases and prefixes, and the snippet of a hit. Pure.
 //!
 //! A word is a run of letters and digits, in lower case. The memory and JSONL stores match with
-//! [`TextQuery::matches`]. The databases index the words of each text ([`crate::tokenize`]), and use
-//! the matcher on the candidates of phrase queries.
+//! [`TextQuery::matches`]. The databases index the words of each text ([`crate::tokenize`]), and
+//! match only candidates that the index cannot decide: phrases and overlong words.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -19,10 +19,10 @@ pub const QUERY_WORDS_MAX: usize = 64;
 const SNIPPET_CHARS_MAX: usize = 160;
 const SNIPPET_CHARS_BEFORE: usize = 60;
 
-/// Maximum bytes of a text that are indexed. Searches do not find the rest.
+/// Maximum bytes of a text that are indexed. Searches in a database do not find later words.
 const TEXT_BYTES_MAX: usize = 1 << 20;
 
-/// Returns the searchable text of a body, or `None` for kinds that are not searched.
+/// Returns the text of a body to index, or `None` for kinds that are not searched.
 pub fn text_of(body: &Body) -> Option<String> {
     if !is_searched(body.kind()) {
         return None;
@@ -70,7 +70,7 @@ pub(crate) fn spans_of(text: &str) -> impl Iterator<Item = Range<usize>> + '_ {
 }
 
 /// Returns the end of the word at `at` or, if `in_word` is false, of the gap between two words.
-/// Most text is ASCII and this function dominates indexing, so it checks bytes first and decodes
+/// Most text is ASCII and this function dominates matching, so it checks bytes first and decodes
 /// characters only where needed.
 fn skip(text: &str, mut at: usize, in_word: bool) -> usize {
     let bytes = text.as_bytes();

@@ -55,7 +55,7 @@ fn check_memory(memory: &Memory) -> Result<()> {
     }
     let sources = &memory.sources;
     let limits = [
-        ("a memory", memory.text.len(), MEMORY_BYTES_MAX),
+        ("the size of a memory, in bytes,", memory.text.len(), MEMORY_BYTES_MAX),
         ("the number of a memory's sources", sources.len(), MEMORY_SOURCES_MAX),
         (
             "the number of a source's entries",
@@ -63,7 +63,7 @@ fn check_memory(memory: &Memory) -> Result<()> {
             MEMORY_SOURCES_MAX,
         ),
         (
-            "an embedding",
+            "the number of values in an embedding",
             memory.embedding.as_ref().map_or(0, |embedding| embedding.numbers.len()),
             EMBEDDING_NUMBERS_MAX,
         ),
@@ -74,7 +74,7 @@ fn check_memory(memory: &Memory) -> Result<()> {
     }
 }
 
-/// Checks that an owner who has `count` memories may get one more.
+/// Checks that an owner with `count` memories may have one more.
 pub fn check_count(count: usize) -> Result<()> {
     match count < MEMORIES_MAX {
         true => Ok(()),
@@ -136,7 +136,10 @@ pub struct MemoryQuery<'a> {
 impl<'a> MemoryQuery<'a> {
     pub fn read(filter: &'a MemoryFilter) -> Result<Self> {
         if filter.text.len() > QUERY_BYTES_MAX {
-            return Err(StoreError::TooLarge { what: "a search", limit: QUERY_BYTES_MAX });
+            return Err(StoreError::TooLarge {
+                what: "the length of a query, in bytes,",
+                limit: QUERY_BYTES_MAX,
+            });
         }
         let words = (!filter.text.is_empty()).then(|| TextQuery::parse(&filter.text));
         let cursor = filter.cursor.as_deref().map(|cursor| cursor.parse().map_err(|_| bad_cursor(cursor)));

@@ -14,7 +14,7 @@ use serde_json::value::RawValue;
 /// Maximum messages and bytes per page. The page ends after the message that reaches the limit.
 const PAGE_MESSAGES: u32 = 200;
 const PAGE_BYTES: usize = 4 << 20;
-/// Maximum bytes of one message's parts; the rest is not read.
+/// Maximum bytes of one message's parts. The data of further parts is not read.
 const MESSAGE_BYTES_MAX: usize = 64 << 20;
 
 pub struct Database {
@@ -31,7 +31,7 @@ pub struct DatabaseError {
 }
 
 impl DatabaseError {
-    /// Stable error code, for programs.
+    /// Returns the stable error code.
     pub fn code(&self) -> &'static str {
         "import.unreadable"
     }
@@ -167,7 +167,7 @@ fn line(table: &str, row: &Row<'_>, id: &str, at: Option<i64>) -> rusqlite::Resu
     let head = json!({ "table": table, "id": id, "time_created": at }).to_string();
     let mut line = head.trim_end_matches('}').as_bytes().to_vec();
     line.extend_from_slice(b",\"data\":");
-    // Line breaks occur only between values: JSON strings cannot contain them.
+    // Line breaks occur only between JSON tokens: strings cannot contain them.
     line.extend(data.iter().map(|byte| if matches!(byte, b'\n' | b'\r') { b' ' } else { *byte }));
     line.extend_from_slice(b"}\n");
     Ok(line)

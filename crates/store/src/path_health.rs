@@ -62,7 +62,7 @@ impl PathHealth {
     }
 
     fn moved(&self) -> StoreError {
-        let why = "it was moved or deleted while in use".to_owned();
+        let why = "it was moved, deleted or replaced while in use".to_owned();
         StoreError::Unreachable { place: self.path.display().to_string(), why }
     }
 

@@ -1,4 +1,4 @@
-//! Creating files and directories that only their owner can access: sessions are private.
+//! Creates files and directories that, on Unix, only their owner can access: sessions are private.
 
 use std::fs::{DirBuilder, OpenOptions};
 use std::io;

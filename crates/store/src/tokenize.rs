@@ -15,7 +15,7 @@ const PADDING: &str = "\0\0\0\0\0\0\0\0";
 /// Bytes that are classified together, one bit of a mask each.
 const BLOCK: usize = 64;
 
-/// Splits texts into words. It reuses its buffers for the next text.
+/// Splits texts into words and reuses its buffer for the next text.
 #[derive(Default)]
 pub struct Tokenizer {
     pub hash: WordHash,
@@ -152,7 +152,7 @@ impl WordHash {
         hash | 1
     }
 
-    /// Hashes a word in a text that has at least eight more bytes after it. Never returns zero.
+    /// Hashes a word of a text that has at least eight bytes after the word. Never returns zero.
     fn within(self, text: &[u8], word: Range<usize>) -> u64 {
         let mut hash = self.0 ^ word.len() as u64;
         let (eights, _) = text[word.start..].as_chunks::<8>();

@@ -1,6 +1,6 @@
 //! The rules that every store follows, as pure functions of the data that the store has read: which
-//! appends are allowed, and how lists are split into pages. SQLite calls the same functions inside
-//! its transaction.
+//! appends are allowed, and how lists are split into pages. The databases call these functions inside
+//! a transaction.
 
 use std::borrow::{Borrow, BorrowMut};
 use std::cmp::{Ordering, Reverse};
@@ -55,7 +55,6 @@ pub fn right_needed(summary: &Summary, drafts: &[Draft]) -> Right {
     Right::Write
 }
 
-/// Parses a session's authority record.
 pub fn parse_authority(json: &str) -> serde_json::Result<Authority> {
     match json {
         "{}" => Ok(Authority::default()),
@@ -114,7 +113,8 @@ fn check_size(append: &Append) -> Result<()> {
         });
     }
     if append.idempotency_key.as_ref().is_some_and(|key| key.len() > KEY_BYTES_MAX) {
-        return Err(StoreError::TooLarge { what: "an idempotency key", limit: KEY_BYTES_MAX });
+        let what = "the length of an idempotency key, in bytes,";
+        return Err(StoreError::TooLarge { what, limit: KEY_BYTES_MAX });
     }
     Ok(())
 }
@@ -147,7 +147,7 @@ fn check_expected(summary: &Summary, expect: Expect) -> Result<()> {
 
 /// The fence must be the latest fence, but its lease may have expired: as long as no other caller
 /// has acquired a lease, no other caller has moved the leaf. Without a fence, a live lease blocks
-/// writes to the leaf.
+/// appends that move the leaf.
 fn check_fence(append: &Append, lease: Option<LastLease<'_>>) -> Result<()> {
     if let Some(given) = append.fence {
         let current = lease.map_or(0, |lease| lease.fence);
@@ -162,7 +162,6 @@ fn check_fence(append: &Append, lease: Option<LastLease<'_>>) -> Result<()> {
     }
 }
 
-/// Returns the audit note about an action on a session.
 pub fn session_note(action: AuditAction, session: &SessionId) -> AuditNote {
     AuditNote { action, session: Some(session.clone()), detail: None }
 }
@@ -172,8 +171,7 @@ pub fn fork_note(fork: &Fork) -> AuditNote {
     AuditNote { detail, ..session_note(AuditAction::Fork, &fork.new.id) }
 }
 
-/// Returns the initial state of the summary of a fork that branches off at the entry with this seq and
-/// this id.
+/// Returns the initial state of the summary of a fork at the entry with this seq and id.
 pub fn fork_point<L: Lookup>(
     source: Option<&Authority>,
     (at, id): (Seq, EntryId),
@@ -185,7 +183,8 @@ pub fn fork_point<L: Lookup>(
     Ok(ForkPoint { id, links, model, authority })
 }
 
-/// Returns whether a fork at `at` can have this draft: a label needs an entry that the fork shares.
+/// Returns whether a fork at `at` can contain this draft: a label needs an entry that the fork
+/// shares.
 pub fn is_shared<L: Lookup>(draft: &Draft, at: Option<Seq>, log: &mut L) -> Result<bool, L::Error> {
     let Body::Label(label) = &draft.body else { return Ok(true) };
     match log.find(label.target)? {
@@ -203,7 +202,6 @@ pub fn links_of_leaf<L: Lookup>(tip: &Tip, batch: &[Placed], log: &mut L) -> Res
     }
 }
 
-/// Returns the answer to an append.
 pub fn answer_of(placed: &[Placed], head: Head) -> Appended {
     let entries = placed.iter().map(|placed| (placed.entry.meta.seq, placed.entry.meta.id)).collect();
     Appended { head, entries }
@@ -211,7 +209,7 @@ pub fn answer_of(placed: &[Placed], head: Head) -> Appended {
 
 /// Returns the error for a path or a fork at an entry that is not in the tree.
 pub fn beside_tree(seq: Seq, kind: Kind) -> StoreError {
-    let why = format!("entry {seq} is a {}, which is not part of the tree", kind.as_str());
+    let why = format!("entry {seq} ({}) is not part of the tree", kind.as_str());
     StoreError::Invalid { what: "the entry", why }
 }
 
@@ -248,17 +246,16 @@ pub fn print_list_cursor((time, number): (i64, i64)) -> String {
     format!("{time}.{number}")
 }
 
-/// Typical size of a summary or an audit line, in bytes. Every append writes one of each.
+/// Typical size of a summary or an audit line, in bytes.
 const ROW_BYTES: usize = 1_024;
 
-/// Serializes a summary or an audit line for storage.
+/// Serializes a stored row, such as a summary or an audit line, as JSON.
 pub fn print_json(row: &impl Serialize) -> String {
     let mut json = Vec::with_capacity(ROW_BYTES);
     serde_json::to_writer(&mut json, row).expect("rows contain only strings and numbers");
     String::from_utf8(json).expect("serde_json writes valid UTF-8")
 }
 
-/// Builds the search hit for an entry whose text matched.
 pub fn hit_of(summary: &Summary, meta: &Meta, words: &TextQuery, text: &str) -> Hit {
     Hit {
         session: summary.id.clone(),
@@ -278,8 +275,8 @@ pub fn page_limit(limit: usize) -> usize {
     }
 }
 
-/// A list cursor: the list continues after the session `id`, last used at `at`. Lists are ordered
-/// by `updated_at`, newest first, then by id.
+/// A list cursor: the list continues after the session `id`, last updated at `at`. Newest-first
+/// lists are ordered by descending `updated_at`, then by id. Oldest-first lists are the reverse.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListCursor {
     pub at: TimestampMs,
@@ -393,7 +390,10 @@ impl ListSpan {
 
 pub fn check_query(query: &SearchQuery) -> Result<()> {
     if query.text.len() > QUERY_BYTES_MAX {
-        return Err(StoreError::TooLarge { what: "a search", limit: QUERY_BYTES_MAX });
+        return Err(StoreError::TooLarge {
+            what: "the length of a query, in bytes,",
+            limit: QUERY_BYTES_MAX,
+        });
     }
     Ok(())
 }
@@ -404,7 +404,6 @@ pub fn check_search(query: &SearchQuery) -> Result<(usize, Option<HitCursor>)> {
     Ok((page_limit(query.limit), query.cursor.as_deref().map(HitCursor::parse).transpose()?))
 }
 
-/// Returns one page of hits.
 pub fn page_of_hits(mut hits: Vec<Hit>, limit: usize, after: Option<&HitCursor>) -> Page<Hit> {
     keep_newest(&mut hits, limit + 1, after);
     let more = hits.len() > limit;

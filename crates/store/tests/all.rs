@@ -1,4 +1,4 @@
-//! One test binary for all stores, because linking takes most of the time.
+//! One test binary for all stores, because linking takes most of the build time.
 
 #![allow(clippy::unwrap_used)]
 

@@ -1,5 +1,5 @@
 // HTTP client. The console is a regular client of the public API: its types are generated from the OpenAPI document,
-// and every failure is an ApiError with the server's stable code. Every request has the CSRF header, which a form on
+// and every failed request is an ApiError with a stable code. Every request has the CSRF header, which a form on
 // another site cannot set.
 import type { components, paths } from "../api.gen";
 
@@ -134,7 +134,7 @@ export function hintFor(error: unknown): string {
   const hints: Record<string, string> = {
     "network.unreachable": "Check that `sapwood serve` is running. This page reconnects automatically.",
     "auth.required": "Sign in with a key. Create one with `sapwood key new --user NAME`.",
-    "auth.invalid": "The key was revoked or has expired. Create a new one with `sapwood key new`.",
+    "auth.invalid": "The key is unknown, revoked or expired. Create a new one with `sapwood key new`.",
     "auth.origin": "Open the console at the server's own address, not through another site.",
     "key.scope": "Your key is read-only. Ask for a key with the scope `write`.",
     "session.denied": "Ask the session's owner to share it with you as a collaborator.",
@@ -147,7 +147,7 @@ export function hintFor(error: unknown): string {
     "turn.ended": "The turn has ended. Send your message as a new turn.",
     turn_limit: "Fork the session to continue, or raise `limits.turns_max` of its agent.",
     budget_exceeded: "Raise the agent's budget, or continue in a new session.",
-    "rate.limited": "Wait a moment. The page retries automatically.",
+    "rate.limited": "Wait a moment, then try again.",
     "share.exceeded": "Close other pages and clients that follow sessions, or wait a moment.",
     "server.full": "The server has reached its limit on requests. Try again in a moment.",
     "input.too_large": "Send smaller parts, or raise the limit in sapwood.toml.",

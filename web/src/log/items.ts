@@ -1,7 +1,7 @@
 // How the console shows the server's feed items. The server folds the log; nothing here depends on other items.
 import type { FeedItem, Part } from "../api/client";
 
-/** How an item is drawn; null for an item that other items already show. */
+/** How an item is drawn. `styleOf` returns null for an item that is not shown. */
 export type ItemStyle =
   | "user"
   | "answer"
@@ -34,9 +34,9 @@ export function styleOf(item: FeedItem): ItemStyle | null {
       return "note";
     case "turn_ended":
       return item.type === "error" ? "error" : "event";
-    case "custom_info":
-      if (item.type !== "pressure") return null;
+    case "pressure_changed":
       return isRed(item) ? "warning" : "event";
+    case "custom_info":
     case "turn_started":
     case "approval_answered":
       return null;
@@ -78,7 +78,7 @@ export function lineOf({ body, label, text }: FeedItem): [string, string] {
       const reason = [body.code, body.message].filter(Boolean).join(": ");
       return [body.outcome === "limited" ? "turn stopped at a limit" : "turn failed", reason];
     }
-    case "custom_info":
+    case "pressure_changed":
       return text.startsWith("red:")
         ? ["the context is nearly full", `older messages are replaced with a summary (${text})`]
         : [label, text];

@@ -34,7 +34,7 @@ export function layoutTree(
   return place(placed);
 }
 
-/** Nodes that are never collapsed: ends, forks, labels, compactions, the leaf. */
+/** Nodes that are never collapsed: ends of a run, labelled entries, compactions, branch summaries, the leaf. */
 function isLandmark(node: TreeNode, bySeq: Map<number, TreeNode>, leaf: number | null): boolean {
   const parent = node.parent === null || node.parent === undefined ? undefined : bySeq.get(node.parent);
   return (

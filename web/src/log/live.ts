@@ -12,7 +12,7 @@ export interface LiveState {
   text: string;
   reasoning: string;
   tools: LiveTool[];
-  /** A notice from the engine: a retry, a failover, a compaction. */
+  /** A notice from the engine: a retry, a failover, a compaction, a budget warning. */
   notice: string;
 }
 

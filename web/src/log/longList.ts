@@ -43,7 +43,7 @@ export class LongList<T extends { id: string }> {
 
   snapshot = (): number => this.version;
 
-  /** Whether the first page is still loading. */
+  /** Whether the first page has not been loaded yet. */
   get isNew(): boolean {
     return this.pages.length === 0;
   }

@@ -121,7 +121,7 @@ export class SessionLog {
     if (this.snapshot.before >= seq) await this.loadAfter(Math.max(0, seq - PAGE));
   }
 
-  /** Replace the feed, and follow the events after it. The server must know which items the events can change. */
+  /** Replace the feed, and reconnect: the stream's changes must refer to the same first entry as the feed. */
   private async loadAfter(before: number): Promise<void> {
     if (this.snapshot.status !== "ready") return;
     const feed = await this.readFeed(before);

@@ -41,7 +41,7 @@ export function ApprovalCard({ approval, question, session }: Props) {
     >
       <p className="who">
         <Icon name="shield" />
-        <strong>{isQuestion ? "The agent asks" : "Waiting for approval"}</strong>
+        <strong>{isQuestion ? "The agent asks" : "Approval requested"}</strong>
         {!isOpen && !isExpired && (
           <Badge tone={approval.state === "approved" ? "good" : "warn"}>{approval.state}</Badge>
         )}

@@ -23,7 +23,7 @@ export default function ArchivesView({ session }: ViewProps) {
     return (
       <Empty title="No compactions yet">
         <p>
-          When the context is nearly full, its older part is replaced by a summary. This page shows what each
+          When the context fills up, its older part is replaced by a summary. This page shows what each
           compaction removed and kept. To compact now, use the session's menu.
         </p>
       </Empty>

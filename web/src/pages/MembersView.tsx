@@ -29,7 +29,7 @@ export default function MembersView({ session }: ViewProps) {
     <div className="scroll narrow">
       <p className="quiet">
         Readers can read and follow. Collaborators can also write, branch and answer. Only the owner can
-        share, archive and erase. The session is invisible to all other users.
+        share, archive and erase. Of the other users, only operators can see the session.
       </p>
       <ul className="member-list">
         {members.data.items.map((member) => (

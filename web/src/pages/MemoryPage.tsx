@@ -54,7 +54,7 @@ export default function MemoryPage() {
           <Empty title={query ? "No matching memories" : "No memories yet"}>
             <p>
               When a session ends, facts, preferences and lessons are extracted from it, each with its source.
-              A new session receives the relevant ones. Add a memory above, or close a session.
+              A new session receives those that fit its token budget. Add a memory above, or close a session.
             </p>
           </Empty>
         )}

@@ -11,7 +11,7 @@ import { Media } from "./FeedItem";
 interface Props {
   message: ContextMessage;
   session: string;
-  /** The message's share of all tokens, from 0 to 1, drawn as a bar. */
+  /** The message's size relative to the largest message, from 0 to 1, drawn as a bar. */
   share?: number;
   tone?: "" | "gone" | "new";
   isOpen?: boolean;

@@ -1,4 +1,4 @@
-// Chart of the context size at each answer, with compactions and the size of the context window.
+// Chart of the context size at each answer, with compactions and the thresholds of the pressure levels.
 import { useState } from "react";
 import type { TimelinePoint } from "../api/client";
 import { count, money, whole } from "../ui/format";
@@ -7,7 +7,7 @@ import { to } from "../ui/route";
 const WIDTH = 900;
 const HEIGHT = 210;
 const PAD = { left: 52, right: 16, top: 14, bottom: 24 };
-/** With more points than pixels, each column keeps its highest point. */
+/** Maximum number of points drawn. Adjacent points are merged: a compaction is kept, or else the highest point. */
 const POINTS_MAX = 600;
 
 interface Props {

@@ -237,13 +237,13 @@ function Compact({ session, onClose }: DialogProps) {
         Strategy
         <select name="strategy" defaultValue="observation_mask">
           <option value="observation_mask">mask old tool output (no model)</option>
-          <option value="truncate">drop older messages (no model)</option>
+          <option value="truncate">shorten older messages to a line each (no model)</option>
           <option value="llm">summarise with the session's model</option>
         </select>
       </label>
       <label>
         Instructions
-        <input name="instructions" placeholder="optional, for the model" />
+        <input name="instructions" placeholder="optional: what the summary should focus on" />
       </label>
     </ActionDialog>
   );

@@ -10,7 +10,7 @@ import { to } from "../ui/route";
 
 interface Props {
   session: Session;
-  /** The best search hit, and the number of hits. */
+  /** The newest search hit, and the number of hits loaded so far. */
   hit: Hit | null;
   hits: number;
   words: string;

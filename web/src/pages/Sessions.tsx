@@ -1,5 +1,5 @@
 // All sessions, newest first, with search as you type and filters. Only rows in view are rendered and only nearby pages
-// are kept, so a hundred thousand sessions are as fast as ten.
+// are kept, so the cost does not depend on the number of sessions.
 import { useEffect, useMemo, useRef, useState, useSyncExternalStore } from "react";
 import type { Session } from "../api/client";
 import {

@@ -1,4 +1,4 @@
-// Global keyboard shortcuts, disabled while a text field has the focus.
+// Global keyboard shortcuts. While a text field has the focus, only shortcuts with Ctrl or Cmd work.
 import { useEffect, useRef } from "react";
 
 export type Keys = Record<string, (event: KeyboardEvent) => void>;

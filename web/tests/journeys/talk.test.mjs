@@ -64,7 +64,7 @@ test("questions and approvals of a turn are answered inline", async () => {
   await page.locator(".badge", { hasText: "approved" }).waitFor();
   await page.getByText("Ready").waitFor();
   await send("run echo hello");
-  await page.getByText("Waiting for approval").waitFor();
+  await page.getByText("Approval requested").waitFor();
   await page.locator(".feed").focus();
   await page.keyboard.press("Shift+N");
   await page.locator(".badge", { hasText: "denied" }).waitFor();

@@ -59,7 +59,7 @@ const EXPECTED = [
   "10.2 tool: read_file stones.txt done · 12 ms",
   "10.3 tool: run_command ls quarry failed",
   "10.4 media: sketch.txt 14 B",
-  "12 approval: Waiting for approval denied May I run ls quarry ? Not there.",
+  "12 approval: Approval requested denied May I run ls quarry ? Not there.",
   "16 queued: steering delivered Be brief.",
   "18 answer: demo 160 → 5 · <$0.0001 Granite and slate.",
   "20 event: artifact answer.txt (14 bytes)",
@@ -81,5 +81,5 @@ const EXPECTED = [
   "41 event: closed done",
   "42 event: archived",
   "43 event: active",
-  "45 approval: Waiting for approval May I write map.txt ? Approve Deny",
+  "45 approval: Approval requested May I write map.txt ? Approve Deny",
 ];

@@ -1,4 +1,4 @@
-// Events, fragments and layouts give the same result however the data arrives.
+// Tests of the event parser, the live state, and the layouts of trees and flows.
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import type { Event, TreeNode } from "../../src/api/client";

@@ -2,7 +2,7 @@
 //!
 //! The corpus resembles real transcripts in the properties that matter to a store:
 //!
-//! - Lengths: short user messages, answers of about a page, tool output of half a kilobyte to twenty.
+//! - Lengths: short user messages, answers of about a page, tool output of 0.5 to 20 KB.
 //! - Words: a few very frequent words, thousands of identifiers, and unique numbers and hashes.
 //! - Repetition: messages read, search, patch and quote the same few files for a while, then other files.
 //!
@@ -29,7 +29,6 @@ pub fn has_common(number: u64) -> bool {
     number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32 < (u64::from(u32::MAX) / 10) * 3
 }
 
-/// The content of a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CorpusMessage {
     User { text: String },

@@ -10,7 +10,7 @@ use super::words::{ASKS, CODE, JSON_LINES, LISTING, LOGS, SENTENCES, TRACES, Voc
 const FILES: usize = 40;
 /// Number of messages after which one file is replaced by another.
 const MESSAGES_PER_FILE: u64 = 60;
-/// Midnight before the first message, in Unix seconds.
+/// Start time of the transcript, in Unix seconds.
 const DAY: u64 = 1_760_000_000;
 
 struct SourceFile {
@@ -69,7 +69,7 @@ impl World {
         file
     }
 
-    /// Pick the file of a message. A few files are picked most of the time.
+    /// Pick the file of a message. Files with a low index are picked more often.
     fn file(&mut self) -> usize {
         self.rng.below(FILES).min(self.rng.below(FILES))
     }
@@ -215,7 +215,6 @@ impl World {
         }
     }
 
-    /// Generate the output of a tool.
     pub(super) fn output(&mut self, tool: &str) -> String {
         let target = self.rng.log_normal(1_470.0, 0.8, 500, 20_000);
         let mut out = String::with_capacity(target + 300);

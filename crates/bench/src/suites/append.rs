@@ -1,5 +1,5 @@
-//! Durable appends: a single writer vs. a file that is appended to and synced, 64 writers that share commits, weaker
-//! durability vs. plain SQLite with the same setting, and the end of a long log vs. a short log.
+//! Durable appends: a single writer and 64 writers that share commits vs. a file that is appended to and
+//! synced, weaker durability vs. plain SQLite with the same setting, and a long log vs. a short log.
 
 use std::time::Instant;
 

@@ -151,7 +151,7 @@ async fn add_round(
     Ok(())
 }
 
-/// One item of each kind, inside longer texts, so that a strategy cannot recognize the items.
+/// One item of each kind except the task, inside longer texts, so that a strategy cannot recognise the items.
 fn planted(number: usize) -> Vec<Body> {
     let filler = "The rest of this is as it was before, and nothing depends on it. ".repeat(4);
     let fact = format!("{filler}By the way, the staging port is {}. {filler}", Planted::Fact.marker(number));

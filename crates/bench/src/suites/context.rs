@@ -92,7 +92,7 @@ async fn add_branches(stage: &Stage, engine: &Engine, session: &SessionId) -> an
     Ok(())
 }
 
-/// Run the whole program, from its start to its last byte.
+/// Measure the `sapwood context` process from its start to its exit. Returns `None` if it fails.
 fn cold(stage: &Stage) -> anyhow::Result<Option<Figure>> {
     let mut times = Vec::with_capacity(COLD_RUNS);
     for _ in 0..COLD_RUNS {

@@ -38,7 +38,7 @@ pub async fn run(stage: &mut Stage) -> anyhow::Result<Vec<Figure>> {
     ])
 }
 
-/// The median time of a durable fork, and the bytes per fork on disk.
+/// The median time of a durable fork in milliseconds, and the kilobytes per fork on disk.
 async fn fork_many(stage: &Stage, source: &str, at: Seq) -> anyhow::Result<(f64, f64)> {
     let used = || sqlite::used_bytes(&stage.scratch.file("long.db")).map_err(anyhow::Error::msg);
     let before = used()?;

@@ -29,14 +29,12 @@ const CONNECTIONS: usize = 64;
 const EACH_MIN: usize = 256;
 /// Reads per append. Reads are much faster than durable appends, so more reads are measured.
 const READS_PER_APPEND: usize = 4;
-/// Seed of the corpus.
 const SEED: u64 = 14;
 /// Client timeout for one response.
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// Maximum size of a response.
 const RESPONSE_BYTES_MAX: usize = 1 << 20;
 
-/// One measurement: requests per second, and the duration of each request.
+/// The measurements of one kind of request: the rate of each round, and the duration of each request.
 #[derive(Debug, Default)]
 struct Load {
     rates: Vec<f64>,

@@ -1,5 +1,5 @@
 //! Many sessions on PostgreSQL vs. plain inserts with one commit each, from as many connections in the same database.
-//! Also measures a context and a fork at the end of a short and of a long session.
+//! Also measures the context at the end and a fork at the middle of a short and of a long session.
 
 use std::time::Instant;
 
@@ -24,7 +24,7 @@ const LONGER: usize = 100;
 
 pub async fn run(stage: &mut Stage, url: Option<&str>) -> anyhow::Result<Vec<Figure>> {
     let admin = url.context(
-        "the axis postgres needs a server: --postgres postgres://USER@HOST/postgres, where USER may create databases",
+        "the axis postgres needs a server: pass --postgres postgres://USER@HOST/postgres (USER may create databases)",
     )?;
     let name = format!("sapwood_bench_{}", std::process::id());
     baseline::run(admin, &format!("CREATE DATABASE {name}")).map_err(anyhow::Error::msg)?;
@@ -36,7 +36,7 @@ pub async fn run(stage: &mut Stage, url: Option<&str>) -> anyhow::Result<Vec<Fig
 /// The URL of another database on the same server.
 fn at_database(url: &str, name: &str) -> anyhow::Result<String> {
     let (address, options) = url.split_once('?').unwrap_or((url, ""));
-    let server = address.rsplit_once('/').context("the database is missing in the URL")?.0;
+    let server = address.rsplit_once('/').context("the URL contains no database name")?.0;
     Ok(format!("{server}/{name}?{options}").trim_end_matches('?').to_owned())
 }
 

@@ -99,7 +99,7 @@ async fn deliver(
     Ok(times)
 }
 
-/// Subscribe and wait for the server's first response.
+/// Subscribe and wait for the start of the server's response.
 async fn subscribe(addr: SocketAddr, session: &SessionId) -> anyhow::Result<TcpStream> {
     let mut stream = TcpStream::connect(addr).await?;
     let request = format!("GET /v1/sessions/{session}/events HTTP/1.0\r\nhost: 127.0.0.1\r\n\r\n");

@@ -271,7 +271,7 @@ impl<'de> Deserializer<'de> for &'de Located {
     ) -> Result<V::Value, FieldError> {
         match &self.value {
             Value::Text(text) => visitor.visit_enum(VariantName(text)),
-            // In YAML a bare `off` or `no` is text, but users may write `false` for `off`.
+            // Report `false`, which users may write for `off`, with the list of valid names.
             Value::Bool(value) => Err(FieldError::unknown_variant(&value.to_string(), variants)),
             _ => self.deserialize_any(visitor),
         }

@@ -1,4 +1,4 @@
-//! Parses slash commands: the chat's own commands, and `sapwood` commands whose first argument is a session. Pure.
+//! Parses slash commands: the chat's own commands, and `sapwood` commands that it runs with its session. Pure.
 
 use crate::failure::{Failure, Result};
 
@@ -12,7 +12,7 @@ pub enum SlashCommand {
     Fork {
         at: Option<String>,
     },
-    /// Start a new session with the same agent or another agent.
+    /// Start a new session with the named agent, or else with the configured agent.
     New {
         agent: Option<String>,
     },
@@ -61,7 +61,7 @@ const CHAT_COMMANDS: &[HelpRow] = &[
     ("quit", "", "end the chat; the session is kept"),
 ];
 
-/// `sapwood` commands whose first argument is a session, available as slash commands of the same name.
+/// `sapwood` commands available as slash commands of the same name. Their first argument is a session.
 const SESSION_COMMANDS: &[&str] = &[
     "tree",
     "branch",
@@ -150,7 +150,7 @@ fn command_of(words: &[String]) -> Result<SlashCommand> {
     }
 }
 
-/// Split into words like a shell. Only quotes are special.
+/// Split into words like a shell. Only quotes are special; backslashes are not.
 fn split(text: &str) -> Result<Vec<String>> {
     let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None::<char>);
     for c in text.chars() {

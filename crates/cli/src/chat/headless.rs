@@ -1,9 +1,8 @@
-//! Runs a turn without a screen. With `--json` every event is printed as a line, otherwise only the complete answer.
-//! The first Ctrl-C cancels the turn and ends the command.
+//! Follows a turn without a screen. Prints the complete answer, every event as a JSON line, or nothing, as
+//! [`TurnOutput`] selects. Ctrl-C cancels the turn, and the command fails when the turn has ended.
 
 use std::io::Write;
 
-use sapwood::Body;
 use sapwood::core::Kind;
 use sapwood::core::pressure::Pressure;
 use sapwood::core::project::event::Event;
@@ -50,7 +49,7 @@ pub async fn follow(
         return Err(Failure { exit: Exit::Interrupted, ..cancelled });
     }
     if show == TurnOutput::Answer && !report.text.is_empty() {
-        // Piped text is data and printed unchanged. On a terminal, control sequences are removed.
+        // Piped text is data and printed unchanged. On a terminal, control characters are replaced.
         let text = if out.terminal.is_some() { clean(&report.text) } else { report.text.as_str().into() };
         writeln!(out, "{}", text.trim_end_matches('\n'))?;
         out.flush()?;
@@ -61,13 +60,10 @@ pub async fn follow(
 /// The warning that an entry contains for the user.
 fn warning_of(event: &SessionEvent) -> Option<String> {
     let SessionEvent::Entry(record) = event else { return None };
-    if record.meta.kind != Kind::CustomInfo {
-        return None;
-    }
-    match record.decode().ok()? {
-        Body::CustomInfo(info) => Pressure::from_info(&info)?.warning(),
-        _ => None,
-    }
+    // Decode only the entries that can contain a warning.
+    let is_pressure = record.meta.kind == Kind::PressureChanged;
+    let body = is_pressure.then(|| record.decode().ok()).flatten()?;
+    Pressure::of_body(&body)?.warning()
 }
 
 async fn cancel(handle: &SessionHandle) -> Result<()> {

@@ -1,6 +1,5 @@
 //! Reads the keyboard during a turn. The terminal is in raw mode, and a separate thread reads the keys, because reading
-//! blocks.
-//! Dropping [`Keyboard`] ends the thread and restores the terminal.
+//! blocks. Dropping [`Keyboard`] ends the thread and restores the terminal.
 
 /// A key press.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,7 +16,7 @@ pub enum KeyPress {
     Escape,
 }
 
-/// Decodes bytes to keys. The bytes may be split inside a UTF-8 character, pasted content is always text, and other
+/// Decodes bytes to keys. The bytes may be split inside a UTF-8 character. Line breaks in a paste are text, and other
 /// escape sequences are ignored.
 #[derive(Default)]
 pub struct Decoder {

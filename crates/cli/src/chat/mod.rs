@@ -50,7 +50,7 @@ pub struct Chat<'a> {
     session: Option<SessionId>,
     /// Options for a session that does not exist yet.
     template: SessionTemplate,
-    /// Tools allowed for the duration of this chat.
+    /// Tools that the user always allows. Cleared by `/new` and `/agent`.
     allowed_tools: BTreeSet<String>,
     screen: Screen,
     prompt: Prompt,

@@ -197,8 +197,8 @@ impl View {
             Body::ToolResult(result) => self.apply_tool_result(result),
             Body::UserMessage(message) => self.apply_user_message(message),
             Body::Compaction(compaction) => self.apply_compaction(compaction),
-            Body::CustomInfo(info) => {
-                if let Some(warning) = Pressure::from_info(info).and_then(|pressure| pressure.warning()) {
+            Body::PressureChanged(_) => {
+                if let Some(warning) = Pressure::of_body(body).and_then(|pressure| pressure.warning()) {
                     self.warn(&warning);
                 }
             }

@@ -73,7 +73,7 @@ impl ApprovalPrompt {
         self.pending.call.as_ref().filter(|_| self.pending.kind == "tool").map(|call| call.name.as_str())
     }
 
-    /// The complete question, so that the user sees the whole call before answering.
+    /// The question, and for a tool call its input, at most `QUESTION_LINES_MAX` lines of it.
     fn lines(&self, width: usize) -> Vec<String> {
         let mut lines = vec![match &self.pending.call {
             Some(call) if !self.is_question() => {
@@ -95,7 +95,7 @@ impl ApprovalPrompt {
         lines
     }
 
-    /// The keys that answer the question.
+    /// The live row: the keys that answer the question, or the text typed so far.
     fn row(&self, width: usize) -> String {
         match (&self.text, self.is_question(), self.tool()) {
             (Some(text), true, _) => format!("{GREEN}›{GREEN:#} {}", tail(text, width.saturating_sub(3))),

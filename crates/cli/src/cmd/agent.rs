@@ -31,7 +31,7 @@ enum AgentCommand {
 Examples:
   sapwood agent ls")]
     Ls,
-    /// Show an agent's definition as a new session would store it
+    /// Show an agent's definition, with the defaults of omitted fields
     #[command(after_help = "\
 Examples:
   sapwood agent show default

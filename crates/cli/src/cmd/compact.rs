@@ -43,7 +43,7 @@ pub struct CompactArgs {
     /// Shorten tool results in the kept messages to this many characters
     #[arg(long, value_name = "N", value_parser = count, allow_hyphen_values = true)]
     tool_output_max_chars: Option<u32>,
-    /// Strategy: truncate, observation_mask, llm or custom
+    /// Strategy: truncate, observation_mask or llm
     #[arg(long, value_name = "STRATEGY", default_value = "observation_mask")]
     compact_strategy: String,
     /// Apply the hard limit strategy if the compacted context exceeds this many tokens

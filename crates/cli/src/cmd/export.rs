@@ -1,7 +1,7 @@
 //! `sapwood export`: writes a session to a file.
 //!
 //! Formats that contain the whole log are streamed, so memory use does not depend on its length. The other formats
-//! contain the active path only.
+//! contain only the active path or the context.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};

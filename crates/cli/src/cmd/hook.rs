@@ -135,7 +135,7 @@ fn print_result(app: &mut App, on: HookName, result: &HookDryRun) -> Result<()> 
     )?;
     for action in &result.actions {
         let action = serde_json::to_string(action).map_err(std::io::Error::from)?;
-        writeln!(app.out, "    would {}", clean(&action))?;
+        writeln!(app.out, "    would run the action {}", clean(&action))?;
     }
     Ok(())
 }

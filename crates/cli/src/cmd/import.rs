@@ -1,7 +1,7 @@
 //! `sapwood import`: imports sessions from files, or from the directories where agents store them.
 //!
-//! Files are read line by line, so memory use does not depend on their size. Damaged lines are reported with their
-//! numbers and the rest is imported. Repeating an import adds only new entries.
+//! Files are read line by line, so memory use does not depend on their size; only a single JSON document is read whole.
+//! Damaged lines are reported with their numbers and the rest is imported. Repeating an import adds only new entries.
 
 mod database;
 mod discover;

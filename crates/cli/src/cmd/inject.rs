@@ -116,7 +116,7 @@ fn read_text() -> Result<String> {
             format!("the text on stdin is not valid UTF-8 at byte {}", error.utf8_error().valid_up_to());
         Failure::new("input.invalid", message)
     })?;
-    // Strip one trailing newline, as the shell does for $(…).
+    // Strip one trailing newline, because `echo` and text files end with one.
     if text.ends_with('\n') {
         text.truncate(text.len() - 1);
     }

@@ -1,7 +1,7 @@
 //! `sapwood ledger`: one line per round, with its action and result.
 
 use clap::Args;
-use sapwood::core::entry::{ActionKind, RoundStatus};
+use sapwood::core::entry::ActionKind;
 use sapwood::core::project::ledger::LedgerLine;
 
 use crate::app::App;
@@ -44,13 +44,7 @@ fn row(line: &LedgerLine) -> Vec<String> {
     let (status, tokens, price) = match &line.result {
         None => ("open", dash(), dash()),
         Some(result) => {
-            let status = match result.status {
-                RoundStatus::Ok => "ok",
-                RoundStatus::Error => "error",
-                RoundStatus::Interrupted => "interrupted",
-                RoundStatus::Malformed => "malformed",
-            };
-            (status, result.tokens.to_string(), result.cost_nano_usd.map_or_else(dash, cost))
+            (result.status.as_str(), result.tokens.to_string(), result.cost_nano_usd.map_or_else(dash, cost))
         }
     };
     let sure = line.confidence.map_or_else(dash, |confidence| format!("{confidence:.2}"));

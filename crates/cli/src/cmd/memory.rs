@@ -116,7 +116,7 @@ Examples:
         /// Maximum number of results
         #[arg(long, value_name = "N", value_parser = rows, default_value_t = RESULTS_DEFAULT)]
         limit: u32,
-        /// Match all of the words exactly and list the newest first
+        /// Match all words as `sapwood search` does, newest first
         #[arg(long)]
         words: bool,
     },

@@ -1,5 +1,5 @@
 //! The commands, one file each; small commands on the same subject share a file. A command checks its options, calls
-//! one method of the engine, and prints the result.
+//! the engine, and prints the result.
 
 pub mod about;
 pub mod agent;

@@ -77,7 +77,7 @@ async fn prune_all(app: &mut App, pruning: Pruning, is_dry: bool) -> Result<()> 
         }
     }
     if count == 0 && !app.out.is_json() {
-        writeln!(app.out, "nothing to prune: no session has been inactive for that long")?;
+        writeln!(app.out, "nothing to prune: no inactive session has messages to remove")?;
     }
     Ok(())
 }

@@ -1,7 +1,8 @@
 //! `sapwood tree`: draws the branches of a session.
 //!
-//! A run of entries is drawn in one column. At a fork, the side branches are drawn first, indented, and then the run
-//! continues with the active path, or else with the largest branch. So the depth of indentation is logarithmic.
+//! A run of entries is drawn in one column. Where branches diverge, the side branches are drawn first, indented, and
+//! the run continues with the active path, or else with the largest branch. The indentation depth is therefore
+//! logarithmic in the size of the tree.
 
 use std::io::Write;
 

@@ -72,7 +72,7 @@ fn await_event(world: &World, session: &str, is_match: impl Fn(&Value) -> bool) 
 }
 
 fn is_run_event(event: &Value, name: &str) -> bool {
-    event["entry"]["custom_type"] == "sapwood.flow" && event["entry"]["data"]["event"] == name
+    event["entry"]["type"] == "flow_event" && event["entry"]["data"]["event"] == name
 }
 
 fn lines_added(world: &World) -> usize {

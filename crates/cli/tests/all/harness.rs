@@ -65,7 +65,7 @@ impl World {
         std::fs::write(home.join("sapwood.toml"), text).unwrap();
     }
 
-    /// Returns a command for the binary in this world, without a store.
+    /// Returns a command for the binary in this directory, without a store.
     pub fn bare(&self) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_sapwood"));
         for (name, _) in std::env::vars_os() {

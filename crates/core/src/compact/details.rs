@@ -12,9 +12,9 @@ use crate::project::context::{Message, Role};
 
 /// Maximum number of items of each kind; the newest are kept.
 const ITEMS_MAX: usize = 200;
-/// Maximum length of an item, in characters.
+/// Maximum length of a path or of an item found in a message, in characters.
 const ITEM_CHARS_MAX: usize = 300;
-/// Maximum number of messages to scan, newest first. Older messages have already been summarised.
+/// Maximum number of messages to scan. Only the newest are scanned.
 const MESSAGES_MAX: usize = 10_000;
 /// Maximum size of a tool input that is searched for a file path, in bytes. Larger inputs are skipped.
 const INPUT_BYTES_MAX: usize = 64 << 10;
@@ -44,7 +44,7 @@ pub fn gather(previous: Details, messages: &[Message]) -> Details {
 }
 
 /// Merge a summariser's details with the previous details. The summariser received the previous open items and omits
-/// finished ones, so its open items replace them.
+/// finished ones, so its open items replace them, unless it lists none.
 pub fn merge(carried: Details, found: Details) -> Details {
     let open_items = if found.open_items.is_empty() { carried.open_items } else { found.open_items };
     tidy(Details {
@@ -56,7 +56,7 @@ pub fn merge(carried: Details, found: Details) -> Details {
     })
 }
 
-/// Remove duplicates (the last occurrence stays) and limit the number and length of items. A changed file is not listed
+/// Remove duplicates (the last occurrence stays) and limit the number of items. A changed file is not listed
 /// as read.
 fn tidy(mut details: Details) -> Details {
     let changed: HashSet<String> = details.files_changed.iter().cloned().collect();
@@ -76,7 +76,6 @@ fn tidy(mut details: Details) -> Details {
 fn gather_marked(details: &mut Details, text: &str) {
     for line in text.lines() {
         let line = line.trim_start_matches(['-', '*', ' ', '\t', '#']);
-        // Every marker ends with a colon or bracket near the start of the line, so most lines are rejected here.
         let Some((item, list)) = marked(line, details) else { continue };
         let item = head(item.trim(), ITEM_CHARS_MAX);
         if !item.is_empty() {

@@ -1,6 +1,6 @@
-//! The strategy `observation_mask`: user and assistant messages are kept whole, and tool output is replaced by its
-//! first line and size. Most of a coding session is tool output, so this frees most of the context without a model
-//! call.
+//! The strategy `observation_mask`: user and assistant messages are kept whole, and long tool output is
+//! replaced by its first line and size. Most of a coding session is tool output, so this frees most of the
+//! context without a model call.
 
 use super::shorten::first_line;
 use super::summary_text::Digest;
@@ -17,8 +17,9 @@ const SHORT_LINES_MAX: usize = 8;
 const FIRST_LINE_CHARS_MAX: usize = 160;
 /// Maximum length of a call's input, in characters.
 const INPUT_CHARS_MAX: usize = 200;
-/// Maximum size of a story, in bytes, far below the limit on an entry body. Messages are kept whole; a caller that
-/// wants less sets a hard limit. Older messages that do not fit are in the archive only.
+/// Maximum size of a summary's story and turn, in bytes, far below the limit on an entry body. Messages are
+/// kept whole; a caller that needs a smaller summary sets a hard limit. Older messages that do not fit are
+/// only in the archive.
 const STORY_BYTES_MAX: usize = 4 << 20;
 
 /// A tool's output, as passed to a callback.
@@ -68,7 +69,8 @@ pub fn maskable_tokens(messages: &[Message], count: &dyn Count) -> u64 {
     messages.iter().filter_map(freed).sum()
 }
 
-/// The longest suffix of an older story that fits and starts at a line start.
+/// Keep the longest suffix of an older story that fits and starts on a new line, after a note on the omitted
+/// characters.
 fn newest_of(story: &str, bytes_max: usize) -> String {
     if story.len() <= bytes_max {
         return story.to_owned();

@@ -4,7 +4,7 @@
 //! 1. [`plan`] finds the cut and returns the removed part: an [`Archive`].
 //! 2. A strategy turns the archive into a [`Digest`]: [`truncate`], [`mask`], or a summariser that gets the requests of
 //!    [`summarise`].
-//! 3. [`finish`] builds the compaction's entry from the digest.
+//! 3. [`finish`] builds the compaction's entry from the rendered digest.
 //!
 //! A compaction is one entry: a summary, the first kept entry, and the kept tool results that are shortened. Archived
 //! messages are not deleted: they remain in the log before the compaction.
@@ -64,7 +64,7 @@ impl Archive<'_> {
         if self.continues_split_turn() { self.previous.story.clone() } else { self.previous.past() }
     }
 
-    /// The previous summary of the turn's beginning, if the same turn is still running.
+    /// The previous summary of the turn's beginning, if the same turn continues.
     fn past_turn(&self) -> String {
         if self.continues_split_turn() { self.previous.turn.clone() } else { String::new() }
     }
@@ -85,7 +85,7 @@ impl Archive<'_> {
     }
 }
 
-/// Replaces a masked output; `None` keeps the default text.
+/// Returns the text that replaces a long tool output, or `None` for the default text.
 pub type MaskCallback = Arc<dyn Fn(&ToolOutput) -> Option<String> + Send + Sync>;
 /// Shortens an output that is over the limit in characters; `None` uses the default.
 pub type CompressCallback = Arc<dyn Fn(&ToolOutput, usize) -> Option<String> + Send + Sync>;
@@ -143,7 +143,7 @@ pub struct CompactionOrigin {
     pub instead_of: Option<Strategy>,
 }
 
-/// Build the entry of a compaction. The caller adds the token counts of the context before and after it.
+/// Build the entry of a compaction. The caller adds the number of archived messages and the token counts.
 pub fn finish(
     context: &Context,
     cut: Cut,

@@ -68,7 +68,8 @@ pub enum Detail {
     /// All archived messages.
     #[default]
     Everything,
-    /// Skip mere acknowledgements, empty results and the engine's notes. Used from pressure level orange on.
+    /// Skip mere acknowledgements, empty messages and notes from the engine. Used from pressure level orange
+    /// on.
     WithoutLowValue,
 }
 
@@ -89,7 +90,7 @@ pub struct CompactOptions {
     pub compact_strategy: Method,
     /// If the compacted context is larger than this, `hard_limit_strategy` runs on it.
     pub hard_limit_tokens: Option<u64>,
-    /// Defaults to truncate.
+    /// How messages are replaced to meet `hard_limit_tokens`. The default is [`Method::Truncate`].
     pub hard_limit_strategy: Option<Method>,
     /// What the summary should focus on.
     pub instructions: Option<String>,
@@ -108,9 +109,8 @@ pub struct OptionError {
 }
 
 impl OptionError {
-    /// Create the error for the option `key`, which may have any length.
+    /// Create the error for the option `key`. The client chooses the key, so it is cut to 64 characters.
     pub fn new(key: &str, why: impl Into<String>) -> Self {
-        // The client chooses the key, so it may have any length.
         Self { key: key.chars().take(64).collect(), why: why.into() }
     }
 }
@@ -146,7 +146,7 @@ impl CompactOptions {
         Ok(())
     }
 
-    /// Check combinations of options.
+    /// Check the ranges and combinations of the options.
     pub fn checked(self) -> Result<Self, OptionError> {
         let fail = |key: &str, why: &str| Err(OptionError::new(key, why));
         if self.tool_output_max_chars.is_some_and(|max| max < TOOL_OUTPUT_CHARS_MIN) {

@@ -1,6 +1,6 @@
-//! Finds the cut of a compaction. Pure, and based on the context: the archive contains the messages that the model
-//! would have received. A second compaction therefore starts where the context of the first one starts (I7). In a
-//! context every result follows its call, so a cut never separates the two (I6).
+//! Finds the cut of a compaction. The plan is a pure function of the context: the archive contains the
+//! messages that the model would have received. A second compaction therefore starts where the context of the
+//! first one starts (I7). In a context every result follows its call, so a cut never separates the two (I6).
 
 use std::collections::HashSet;
 

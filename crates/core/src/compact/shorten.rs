@@ -30,7 +30,8 @@ pub fn tail(text: &str, chars: usize) -> &str {
     }
 }
 
-/// Convert a text to one line of at most `chars_max` characters. Runs of whitespace become one space.
+/// Convert a text to one line of at most `chars_max` characters, plus `…` if it was cut. Runs of whitespace
+/// become one space.
 pub fn one_line(text: &str, chars_max: usize) -> String {
     let mut line = String::with_capacity(chars_max.min(text.len()) + 4);
     // Count while writing: a text may be megabytes long, and only its beginning is needed.
@@ -52,7 +53,7 @@ pub fn one_line(text: &str, chars_max: usize) -> String {
     line
 }
 
-/// The first non-empty line, cut to `chars_max` characters.
+/// The first non-empty line of at most `chars_max` characters, plus `…` if it was cut.
 pub fn first_line(text: &str, chars_max: usize) -> String {
     let line = text.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
     let fitting = head(line, chars_max);
@@ -80,7 +81,7 @@ pub fn shorten_output(text: &str, chars_max: usize) -> Option<String> {
     Some(short)
 }
 
-/// The error lines, up to `chars_max` characters, and their original length in characters.
+/// The error lines, up to `chars_max` characters, and their length without line breaks.
 fn error_lines(text: &str, chars_max: usize) -> (String, usize) {
     let (mut lines, mut used, mut kept) = (String::new(), 0, 0);
     for line in text.lines() {

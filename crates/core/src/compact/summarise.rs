@@ -19,7 +19,8 @@ const INPUT_CHARS_MAX: usize = 600;
 /// Size of the conversation in one request, in bytes: about 40,000 tokens. A longer archive is summarised in chunks,
 /// and each request includes the summary of the earlier chunks.
 const CHUNK_BYTES: usize = 160_000;
-/// Maximum number of chunks. A longer archive gets larger chunks.
+/// An archive longer than this many chunks of [`CHUNK_BYTES`] gets larger chunks. Messages are not split, so
+/// there can be more chunks than this.
 const CHUNKS_MAX: usize = 16;
 
 const SYSTEM: &str = "\
@@ -86,7 +87,8 @@ pub fn turn_request(archive: &Archive<'_>, so_far: &str, chunk: &str) -> Summary
     )
 }
 
-/// The summary that the first request starts from: the text of the previous summary and its details.
+/// The summary that the first request starts from: the previous summary's text, and the facts, decisions and
+/// open items collected so far.
 pub fn story_so_far(archive: &Archive<'_>) -> String {
     let carried = &archive.details;
     let mut text = archive.past_story();
@@ -154,7 +156,7 @@ pub fn digest_of(archive: &Archive<'_>, story: &str, turn: &str) -> (Digest, Det
     (Digest { opening: opening_of(archive), story: prose, turn: turn.trim().to_owned() }, details)
 }
 
-/// Split an answer into its prose and the items of the listed sections.
+/// Split an answer into its prose and the items under the headings Facts, Decisions and Open items.
 pub fn read_answer(answer: &str) -> (String, Details) {
     let (mut prose, mut details) = (String::new(), Details::default());
     let mut section = None;

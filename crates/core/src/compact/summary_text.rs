@@ -85,7 +85,8 @@ impl Digest {
     }
 }
 
-/// Append the facts that no strategy may shorten, replacing those already in the summary.
+/// Append the flow's current state, which no strategy may shorten, replacing the state already in the
+/// summary.
 pub fn with_standing(summary: &str, standing: &str) -> String {
     let summary = split_at_heading(summary, STANDING).map_or(summary, |(before, _)| before);
     format!("{}\n\n{STANDING}\n{standing}", summary.trim_end())

@@ -71,7 +71,7 @@ pub fn render_message(message: &Message, text: &str, input_chars_max: usize) -> 
     text_block
 }
 
-/// Whether a message has low value: a mere acknowledgement, results without text, or a note from the engine.
+/// Whether a message has low value: it is empty, a mere acknowledgement, or a note from the engine.
 pub fn has_low_value(message: &Message) -> bool {
     let text = joined_text(&message.parts);
     let text = text.trim();

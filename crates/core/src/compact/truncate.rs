@@ -19,7 +19,7 @@ const STORY_BYTES_MAX: usize = 24_000;
 /// The size limit on a summary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SizeLimit {
-    /// Half the size of the messages it replaces.
+    /// Half the size of the messages it replaces, clamped to 2,000 to 24,000 bytes.
     Half,
     Bytes(usize),
 }
@@ -44,7 +44,7 @@ fn turn_lines(archive: &Archive<'_>) -> Vec<String> {
     joined(&archive.past_turn(), &turn).lines().map(str::to_owned).collect()
 }
 
-/// Shrink a digest to at most `bytes_max` bytes, dropping the oldest lines. The turn is kept first, then the story,
+/// Shrink a digest to about `bytes_max` bytes by dropping older lines. The turn has priority, then the story,
 /// then the beginning of the opening.
 pub fn shrink(digest: Digest, bytes_max: usize) -> Digest {
     let lines = |text: &str| text.lines().map(str::to_owned).collect::<Vec<_>>();

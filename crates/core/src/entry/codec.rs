@@ -6,7 +6,7 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::value::RawValue;
 
-use super::upcast::{LOG_VERSION, upcast};
+use super::upcast::{LOG_VERSION, differs, encode_in_version_2, upcast};
 use super::{Body, Kind};
 use crate::content::Part;
 
@@ -27,7 +27,7 @@ pub enum CodecError {
     TooNew { found: u32 },
 }
 
-/// Encode a body. serde_json refuses input nested deeper than 128 levels, so the output cannot be deeper either.
+/// Encode a body as JSON.
 pub fn encode(body: &Body) -> Vec<u8> {
     let mut out = Vec::with_capacity(encoded_bytes_estimate(body));
     out.extend_from_slice(b"{\"type\":\"");
@@ -45,6 +45,15 @@ pub fn encode(body: &Body) -> Vec<u8> {
     out
 }
 
+/// Encode a body in a format version that stores write: the current one or the one before. Returns the kind under which
+/// that version stores it.
+pub fn encode_in(version: u32, body: &Body) -> (Kind, Vec<u8>) {
+    match version {
+        LOG_VERSION.. => (body.kind(), encode(body)),
+        _ => encode_in_version_2(body),
+    }
+}
+
 /// Initial buffer capacity, enough for most bodies.
 fn encoded_bytes_estimate(body: &Body) -> usize {
     let parts = body.parts().iter().map(|part| match part {
@@ -57,15 +66,16 @@ fn encoded_bytes_estimate(body: &Body) -> usize {
     256 + text + text / 8
 }
 
-/// Decode a body of a known kind. Bytes of an older format version are upgraded first.
+/// Decode a body of a known kind. Bytes of an older format version are upgraded first, which may change the kind.
 pub fn decode(version: u32, kind: Kind, json: &[u8]) -> Result<Body, CodecError> {
-    let json: Cow<'_, [u8]> = match version {
-        LOG_VERSION => Cow::Borrowed(json),
-        found if found > LOG_VERSION => return Err(CodecError::TooNew { found }),
-        older => {
-            Cow::Owned(upcast(older, kind, json).map_err(|source| CodecError::Malformed { kind, source })?)
-        }
-    };
+    if version > LOG_VERSION {
+        return Err(CodecError::TooNew { found: version });
+    }
+    let malformed = |source| CodecError::Malformed { kind, source };
+    if !differs(version, kind) {
+        return Body::read_fields(kind, json).map_err(malformed);
+    }
+    let (kind, json) = upcast(version, kind, json).map_err(malformed)?;
     Body::read_fields(kind, &json).map_err(|source| CodecError::Malformed { kind, source })
 }
 
@@ -132,6 +142,31 @@ mod tests {
     fn a_newer_log_is_refused_rather_than_misread() {
         let error = decode(LOG_VERSION + 1, Kind::UserMessage, b"{}").unwrap_err();
         assert!(matches!(error, CodecError::TooNew { .. }));
+    }
+
+    #[test]
+    fn records_of_format_2_get_their_own_kind_and_keep_their_data() {
+        let old =
+            br#"{"type":"custom_info","custom_type":"sapwood.flow","data":{ "v":1 , "event":"improving"}}"#;
+        let body = decode(2, Kind::CustomInfo, old).unwrap();
+        let Body::FlowEvent(event) = &body else { panic!("{body:?}") };
+        assert_eq!(event.data.get(), r#"{ "v":1 , "event":"improving"}"#);
+        assert_eq!(decode(3, Kind::CustomInfo, old).unwrap().kind(), Kind::CustomInfo);
+        let other = br#"{"type":"custom_info","custom_type":"mine","data":{"v":1}}"#;
+        assert_eq!(decode(2, Kind::CustomInfo, other).unwrap().kind(), Kind::CustomInfo);
+    }
+
+    #[test]
+    fn statuses_of_format_2_are_renamed() {
+        let cases =
+            [("error", "failed"), ("malformed", "refused"), ("ok", "ok"), ("interrupted", "interrupted")];
+        for (old, new) in cases {
+            let json = format!(
+                r#"{{"type":"round","number":1,"action":{{"kind":"tool"}},"result":{{"status":"{old}"}}}}"#
+            );
+            let Body::Round(round) = decode(2, Kind::Round, json.as_bytes()).unwrap() else { panic!() };
+            assert_eq!(round.result.unwrap().status.as_str(), new);
+        }
     }
 
     #[test]

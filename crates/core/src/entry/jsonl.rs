@@ -106,7 +106,8 @@ pub fn write_line(record: &Record, parent_id: Option<EntryId>, out: &mut Vec<u8>
 }
 
 /// Like [`write_line`], with the fields that only a store adds. Returns the offset in `out` where the body's fields
-/// start: from there to the line break, the bytes equal those of the encoded body after its type.
+/// start: from there to the line break, the bytes equal those of the encoded body after its type, except that
+/// line breaks became spaces.
 pub fn write_line_with(
     record: &Record,
     parent_id: Option<EntryId>,

@@ -5,6 +5,8 @@
 //! table below is the only definition of the kinds, of which bodies are in the tree, and of the events of each kind.
 
 pub mod codec;
+mod configuration;
+mod engine_records;
 pub mod jsonl;
 mod message;
 mod session_entries;
@@ -13,6 +15,11 @@ mod summary;
 mod turn;
 mod upcast;
 
+pub use configuration::{ConfigSource, Configured, ContextSet, LimitsChanged, Selection, SessionContext};
+pub use engine_records::{
+    EngineRecord, FlowAssigned, FlowEvent, HookRan, MemoryLearned, PressureChanged, TriggerEvent, TurnTerms,
+    UsageReported,
+};
 pub use message::{
     AssistantMessage, CustomMessage, Origin, Stop, SystemNote, ToolResult, Usage, UserMessage,
 };
@@ -26,7 +33,7 @@ pub use turn::{
     Action, ActionKind, ApprovalAnswer, ApprovalAnswered, ApprovalAsked, CancelAsked, InputQueued,
     InputTaken, Outcome, Queue, Round, RoundResult, RoundStatus, TurnEnded, TurnStarted,
 };
-pub use upcast::LOG_VERSION;
+pub use upcast::{LOG_VERSION, LOG_VERSION_MIN};
 
 use crate::content::{Part, joined_text};
 use crate::id::{BlobHash, EntryId, Seq, TimestampMs, TurnId};
@@ -131,7 +138,7 @@ bodies! {
     32 LeafMoved        "leaf_moved"        OutsideTree ["session:branched"];
     33 Label            "label"             OutsideTree ["session:labelled"];
     34 SessionNamed     "session_named"     OutsideTree ["session:renamed"];
-    35 CustomInfo       "custom_info"       OutsideTree ["session:info", "session:pressure", "flow:event", "flow:entered"];
+    35 CustomInfo       "custom_info"       OutsideTree ["session:info"];
     36 TurnStarted      "turn_started"      OutsideTree ["session:turn_started"];
     37 TurnEnded        "turn_ended"        OutsideTree ["session:turn_completed", "session:cancelled"];
     38 Round            "round"             OutsideTree ["cost:updated"];
@@ -144,6 +151,17 @@ bodies! {
     45 InputQueued      "input_queued"      OutsideTree ["session:queued"];
     46 InputTaken       "input_taken"       OutsideTree ["session:dequeued"];
     47 CancelAsked      "cancel_asked"      OutsideTree ["session:cancel_asked"];
+    48 TurnTerms        "turn_terms"        OutsideTree ["session:info"];
+    49 UsageReported    "usage_reported"    OutsideTree ["session:info"];
+    50 PressureChanged  "pressure_changed"  OutsideTree ["session:pressure"];
+    51 FlowEvent        "flow_event"        OutsideTree ["flow:event"];
+    52 FlowAssigned     "flow_assigned"     OutsideTree ["flow:entered"];
+    53 HookRan          "hook_ran"          OutsideTree ["session:info"];
+    54 TriggerEvent     "trigger_event"     OutsideTree ["session:info"];
+    55 MemoryLearned    "memory_learned"    OutsideTree ["session:info"];
+    56 Configured       "configured"        OutsideTree ["session:started"];
+    57 ContextSet       "context_set"       OutsideTree ["session:context_changed"];
+    58 LimitsChanged    "limits_changed"    OutsideTree ["session:settings_changed"];
 }
 
 impl Kind {
@@ -175,7 +193,7 @@ impl Kind {
 }
 
 impl Body {
-    /// The parts of a message body.
+    /// The parts of a message or of queued input; empty for other bodies.
     pub fn parts(&self) -> &[Part] {
         match self {
             Body::UserMessage(body) => &body.parts,
@@ -183,29 +201,7 @@ impl Body {
             Body::ToolResult(body) => &body.parts,
             Body::CustomMessage(body) => &body.parts,
             Body::InputQueued(body) => &body.parts,
-            Body::SystemNote(_)
-            | Body::Compaction(_)
-            | Body::BranchSummary(_)
-            | Body::ModelChanged(_)
-            | Body::ThinkingChanged(_)
-            | Body::SkillsChanged(_)
-            | Body::ContextChanged(_)
-            | Body::Graft(_)
-            | Body::LeafMoved(_)
-            | Body::Label(_)
-            | Body::SessionNamed(_)
-            | Body::CustomInfo(_)
-            | Body::TurnStarted(_)
-            | Body::TurnEnded(_)
-            | Body::Round(_)
-            | Body::ApprovalAsked(_)
-            | Body::ApprovalAnswered(_)
-            | Body::ArtifactPut(_)
-            | Body::MemberChanged(_)
-            | Body::StateChanged(_)
-            | Body::Exported(_)
-            | Body::InputTaken(_)
-            | Body::CancelAsked(_) => &[],
+            _ => &[],
         }
     }
 
@@ -220,7 +216,7 @@ impl Body {
         }
     }
 
-    /// The text for full-text search: the body's text and the inputs of its tool calls.
+    /// The text for full-text search: the body's text, and the names and inputs of its tool calls.
     pub fn search_text(&self) -> String {
         let mut text = self.text();
         for call in self.parts().iter().filter_map(Part::as_tool_call) {
@@ -324,12 +320,22 @@ impl Record {
     }
     /// Decode the body, and return the whole entry.
     pub fn into_entry(self) -> Result<Entry, codec::CodecError> {
-        let body = self.decode()?;
-        Ok(Entry { meta: self.meta, body })
+        self.decode().map(|body| Entry::of(self.meta, body))
+    }
+    /// Convert the record to the current format version. Stores return every record in this form.
+    pub fn upgraded(self) -> Result<Record, codec::CodecError> {
+        if !upcast::differs(self.version, self.meta.kind) {
+            return Ok(Record { version: LOG_VERSION, ..self });
+        }
+        Ok(self.into_entry()?.to_record())
     }
 }
 
 impl Entry {
+    /// An entry with this body. An older format may have stored the body under another kind.
+    pub fn of(meta: Meta, body: Body) -> Self {
+        Self { meta: Meta { kind: body.kind(), ..meta }, body }
+    }
     /// Encode the entry in the current format version.
     pub fn to_record(&self) -> Record {
         Record { meta: self.meta.clone(), version: LOG_VERSION, body: codec::encode(&self.body) }

@@ -86,7 +86,7 @@ pub struct MemberChanged {
     /// The new role; `None` removes the member.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub role: Option<Role>,
-    /// The membership was imported and has no effect in this store. Exports omit this flag.
+    /// Whether the membership was imported and has no effect in this store. Exports omit this flag.
     #[serde(default, skip_serializing_if = "crate::content::is_false")]
     pub elsewhere: bool,
 }

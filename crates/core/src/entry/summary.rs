@@ -55,13 +55,13 @@ pub struct Details {
     /// Paths of the files that tools changed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub files_changed: Vec<String>,
-    /// Facts that messages marked as such.
+    /// Facts that were marked in messages or listed by a summariser.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub facts: Vec<String>,
-    /// Decisions that messages marked as such.
+    /// Decisions that were marked in messages or listed by a summariser.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub decisions: Vec<String>,
-    /// Unfinished work that messages marked as such.
+    /// Unfinished work that was marked in messages or listed by a summariser.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub open_items: Vec<String>,
 }
@@ -159,7 +159,7 @@ pub struct WrittenBy {
     /// The tokens that the calls used.
     #[serde(flatten)]
     pub usage: Usage,
-    /// `None` if the price is unknown.
+    /// The cost in billionths of a US dollar; absent if the price is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost_nano_usd: Option<u64>,
 }

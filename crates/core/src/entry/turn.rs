@@ -82,14 +82,35 @@ pub struct Action {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum RoundStatus {
-    /// The round is complete. Single tools may still have failed.
+    /// The round is complete.
     Ok,
-    /// The model call failed, or the budget did not allow it.
-    Error,
-    /// The round was cancelled, stopped by a limit, or interrupted by a crash.
+    /// The model call or a tool failed, or the budget did not allow the call. `reason` says which.
+    Failed,
+    /// A tool call was invalid, or a policy or a person refused it. The model gets the error.
+    Refused,
+    /// A person was asked before the turn continued.
+    Asked,
+    /// The answer was given up because its rating was too low. The model answers again.
+    Backtracked,
+    /// A limit or a crash stopped the round.
     Interrupted,
-    /// Tool input did not match its schema. The model gets the error and retries.
-    Malformed,
+    /// A caller cancelled the round.
+    Cancelled,
+}
+
+impl RoundStatus {
+    /// The name in JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            RoundStatus::Ok => "ok",
+            RoundStatus::Failed => "failed",
+            RoundStatus::Refused => "refused",
+            RoundStatus::Asked => "asked",
+            RoundStatus::Backtracked => "backtracked",
+            RoundStatus::Interrupted => "interrupted",
+            RoundStatus::Cancelled => "cancelled",
+        }
+    }
 }
 
 /// The result of a round.
@@ -118,6 +139,9 @@ pub struct Round {
     /// The result; `None` in the entry that is written before the action.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<RoundResult>,
+    /// Why the round failed, was refused, asked a person or was given up.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
     /// The model's rating of its answer, from 0 to 1; absent if the answer had no rating.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub confidence: Option<f32>,

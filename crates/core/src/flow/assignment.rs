@@ -5,15 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::event::{info_of, read_info};
+use super::event::{read_versioned, versioned};
 use super::graph::{Consent, EdgeKind, HandoffBy, Node, Route};
 use super::machine::VisitKey;
 use super::state::{EdgeStatus, FEEDBACK, RunState};
 use crate::content::ToolCall;
-use crate::entry::{Body, CustomInfo};
+use crate::entry::{Body, FlowAssigned};
 
-/// The `custom_type` of assignment entries in a role's session.
-pub const ASSIGNMENT_INFO: &str = "sapwood.flow_post";
 pub const HANDOFF_TOOL: &str = "handoff";
 /// Maximum size of an artifact inside a handoff, in bytes.
 pub const CONTENT_BYTES_MAX: usize = 1 << 20;
@@ -71,7 +69,7 @@ pub struct HandoffTarget {
     pub node: String,
     /// The artifact's name.
     pub artifact: String,
-    /// The artifact's text. If absent, the session has already put an artifact with this name.
+    /// The artifact's text. If absent, the session must already have put an artifact with this name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content: Option<String>,
 }
@@ -110,18 +108,11 @@ impl Assignment {
     }
 
     pub fn to_body(&self) -> Body {
-        info_of(ASSIGNMENT_INFO, self).into()
-    }
-
-    pub fn of_info(info: &CustomInfo) -> Option<Self> {
-        read_info(ASSIGNMENT_INFO, info)
+        versioned::<FlowAssigned>(self)
     }
 
     pub fn of_body(body: &Body) -> Option<Self> {
-        match body {
-            Body::CustomInfo(info) => Self::of_info(info),
-            _ => None,
-        }
+        read_versioned::<FlowAssigned, _>(body)
     }
 
     pub fn is_for_visit(&self, run: &str, key: &VisitKey) -> bool {
@@ -162,7 +153,7 @@ impl Assignment {
         self.backward.iter().any(|known| known == node)
     }
 
-    /// Check a handoff. The error message describes to the role what to fix.
+    /// Check a handoff. The error message tells the role what to fix.
     pub fn check(&self, handoff: &Handoff) -> Result<(), String> {
         let texts = [&handoff.closed, &handoff.prompt, &handoff.wait];
         let kinds = usize::from(!handoff.targets.is_empty()) + texts.iter().filter(|s| s.is_some()).count();

@@ -1,18 +1,16 @@
-//! The events that a run writes to its session. Each event is a typed and versioned `custom_info` entry. The run's
-//! state is the fold of its events.
+//! The events that a run writes to its session, as versioned `flow_event` entries. The run's state is the fold of its
+//! events.
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::graph::Flow;
-use crate::content::Json;
-use crate::entry::{Body, CustomInfo};
+use crate::entry::{Body, EngineRecord, FlowEvent};
 use crate::id::BlobHash;
 
-/// The `custom_type` of a run's events.
-pub const RUN_INFO: &str = "sapwood.flow";
 /// The format version of the events.
 pub const RUN_VERSION: u32 = 1;
-/// Maximum size of an artifact's text in an event or note. The blob has the full text.
+/// Maximum size of an artifact's text in an event or note, in bytes. The blob has the full text.
 pub const ARTIFACT_TEXT_BYTES_MAX: usize = 16 << 10;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -156,32 +154,20 @@ struct Versioned<T> {
 
 impl RunEvent {
     pub fn to_body(&self) -> Body {
-        info_of(RUN_INFO, self).into()
+        versioned::<FlowEvent>(self)
     }
 
     /// Decode an entry; `None` for other entries and unknown versions.
-    pub fn of_info(info: &CustomInfo) -> Option<Self> {
-        read_info(RUN_INFO, info)
-    }
-
     pub fn of_body(body: &Body) -> Option<Self> {
-        match body {
-            Body::CustomInfo(info) => Self::of_info(info),
-            _ => None,
-        }
+        read_versioned::<FlowEvent, _>(body)
     }
 }
 
-pub(super) fn info_of(custom_type: &str, what: &impl Serialize) -> CustomInfo {
-    let versioned = Versioned { v: RUN_VERSION, event: what };
-    let value = serde_json::to_value(versioned).expect("events contain only strings, numbers and lists");
-    CustomInfo { custom_type: custom_type.to_owned(), data: Json::from_value(&value) }
+pub(super) fn versioned<R: EngineRecord>(event: &impl Serialize) -> Body {
+    R::of(&Versioned { v: RUN_VERSION, event }).into()
 }
 
-pub(super) fn read_info<T: for<'de> Deserialize<'de>>(custom_type: &str, info: &CustomInfo) -> Option<T> {
-    if info.custom_type != custom_type {
-        return None;
-    }
-    let read: Versioned<T> = serde_json::from_str(info.data.get()).ok()?;
+pub(super) fn read_versioned<R: EngineRecord, T: DeserializeOwned>(body: &Body) -> Option<T> {
+    let read: Versioned<T> = R::read(body)?;
     (read.v == RUN_VERSION).then_some(read.event)
 }

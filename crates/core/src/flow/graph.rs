@@ -41,7 +41,7 @@ pub struct Flow {
     pub nodes: Vec<Node>,
     /// The edges between the nodes.
     pub edges: Vec<Edge>,
-    /// The text of each reading, by its name in the index.
+    /// The text of each reading, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub readings: BTreeMap<String, String>,
     /// The pass after the work in which roles reflect on it. `None`: no such pass is defined.
@@ -166,7 +166,7 @@ pub enum Join {
     /// On the first input. Each later input is another visit.
     #[default]
     Any,
-    /// Once all inputs have arrived.
+    /// Once every incoming edge has delivered its artifact or was closed.
     All,
 }
 
@@ -255,7 +255,8 @@ pub enum Order {
     SideBySide,
 }
 
-/// A role that reviews all findings in a fresh session without the run's history. A person has to approve it first.
+/// A role that reviews all findings in a fresh session without the run's history. A person has to approve
+/// the review first.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Feedback {
@@ -280,7 +281,7 @@ impl Flow {
         self.name.as_deref().unwrap_or(&self.id)
     }
 
-    /// The role's description, or that of its base role.
+    /// The definition of a role instance, or else of its base role.
     pub fn role(&self, instance: &str) -> Option<&FlowRole> {
         self.roles.get(instance).or_else(|| self.roles.get(base_role(instance)))
     }

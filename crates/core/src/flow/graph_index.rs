@@ -101,7 +101,7 @@ impl GraphIndex {
         self.ends.get(edge).copied().flatten().map(|(_, to)| to)
     }
 
-    /// Sort the nodes topologically. Returns the nodes of a cycle if there is one.
+    /// Sort the nodes topologically. If there is a cycle, the error lists the nodes on it and after it.
     pub fn sorted(&self) -> Result<Vec<usize>, Vec<usize>> {
         let mut in_degrees: Vec<usize> = self.incoming.iter().map(Vec::len).collect();
         let sources = in_degrees.iter().enumerate().filter(|(_, count)| **count == 0);

@@ -37,12 +37,12 @@ impl MistakeList {
 }
 
 impl Flow {
-    /// All mistakes, in file order.
+    /// All mistakes. A flow that is too large is not checked further, and its paths are checked only if its
+    /// nodes and edges are valid.
     pub fn mistakes(&self) -> Vec<Mistake> {
         let mut found = MistakeList::default();
         self.check_size(&mut found);
         if !found.0.is_empty() {
-            // Skip the analysis of a flow that is too large.
             return found.0;
         }
         let index = GraphIndex::of(self);
@@ -170,10 +170,7 @@ impl Flow {
         }
         for edge in index.invalid_back_edges().into_iter().map(|at| &self.edges[at]) {
             let place = format!("edge {} → {}", edge.from, edge.to);
-            found.add(
-                &place,
-                format!("it is a backward edge, but no forward path leads here from {}", edge.to),
-            );
+            found.add(&place, format!("a backward edge needs a forward path from {} to its start", edge.to));
         }
         let reached = index.reachable_from(self.entries().iter().filter_map(|node| index.node(&node.id)));
         for (_, node) in self.nodes.iter().enumerate().filter(|(at, _)| !reached.contains(at)) {

@@ -35,7 +35,7 @@ pub use mistake::Mistake;
 pub use state::{EdgeStatus, NodeState, NodeStatus, Phase, RunState};
 pub use visit::{NextAction, Visit};
 
-/// Maximum number of handoff repairs per visit.
+/// Maximum number of faults per visit: see [`Visit::faults`].
 pub const REPAIRS_MAX: u32 = 5;
 /// Maximum number of visits of one node. This limit ends loops in which two nodes keep returning work.
 pub const VISITS_MAX: u32 = 20;

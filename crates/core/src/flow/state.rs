@@ -153,7 +153,7 @@ pub struct RunState {
     /// The nodes of the improvement pass, once it has started.
     pub improvers: Vec<Node>,
     improver_index: BTreeMap<String, usize>,
-    /// The improvers that have not ended.
+    /// The improvers that are not done or closed.
     pending_improvers: BTreeSet<usize>,
     pub is_cancel_asked: bool,
     pub ended: Option<Ended>,
@@ -269,7 +269,6 @@ impl RunState {
         self.apply_handoff(node, &Handed { to, ..Handed::default() });
     }
 
-    /// Deliver input to a node.
     fn deliver(&mut self, id: &str, received: Received) {
         let is_return = self.is_back_edge(&received.from, id);
         let node = self.node_mut(id);
@@ -378,8 +377,9 @@ impl RunState {
         }
     }
 
-    /// Complete outputs that have input, and skip nodes that have become unreachable. Only touched nodes can change:
-    /// nodes that received input or lost an incoming edge. Skipping a node closes its outgoing edges.
+    /// Complete outputs that have all their input, and skip nodes that have become unreachable. Only touched
+    /// nodes can change: nodes that received input or lost an incoming edge. Skipping a node closes its
+    /// outgoing edges.
     fn settle(&mut self, mut touched: Vec<usize>) {
         let flow = self.flow.clone();
         while let Some(at) = touched.pop() {
@@ -404,12 +404,12 @@ impl RunState {
         self.queue.first().and_then(|rank| self.index.order().get(rank).copied())
     }
 
-    /// Whether no other node runs in the node's session.
+    /// Whether no visit is in progress in the node's session.
     pub(super) fn is_free(&self, node: &Node) -> bool {
         self.queue.is_free(&self.session_of(node))
     }
 
-    /// The improvers that have not ended, in order.
+    /// The improvers that are not done or closed, in order.
     pub(super) fn pending_improvers(&self) -> impl Iterator<Item = &Node> {
         self.pending_improvers.iter().map(|at| &self.improvers[*at])
     }

@@ -1,4 +1,4 @@
-//! The progress of one visit: the fold of the role's session after the entry that began the visit.
+//! The progress of one visit: the fold of the role's session, starting with the entry that began the visit.
 
 use super::REPAIRS_MAX;
 use super::assignment::{Assignment, HANDOFF_TOOL, Handoff};
@@ -17,7 +17,7 @@ pub struct Visit {
     pub turn: Option<(TurnId, Option<TurnEnded>)>,
     /// Valid handoffs.
     pub handed: Vec<Handoff>,
-    /// The number of invalid handoffs plus turns that ended without a handoff. A person's refusal does not count.
+    /// The number of invalid handoffs plus requests to repair a handoff. A person's refusal does not count.
     pub faults: u32,
     /// The role's last answer.
     pub said: String,

@@ -10,7 +10,7 @@ use crate::port::memory::{Memory, MemoryKind};
 
 /// Minimum share of common stems for two texts to count as repetitions.
 const SAME_SHARE: f64 = 0.85;
-/// Minimum share of a correction's stems that the corrected memory must contain.
+/// Minimum share of common stems, relative to the shorter text, for a correction to replace a memory.
 const CORRECTED_SHARE: f64 = 0.5;
 const CORRECTED_STEMS_MIN: usize = 2;
 
@@ -44,12 +44,12 @@ struct Statement {
     is_negated: bool,
     /// The subject and its description.
     slot: Option<(BTreeSet<String>, BTreeSet<String>)>,
-    /// The preferred thing and the alternative.
+    /// The preferred option and the alternative.
     preference: Option<(BTreeSet<String>, BTreeSet<String>)>,
 }
 
-/// The relation of a candidate to current memories. A contradiction takes precedence over a repetition, because a
-/// contradiction often repeats all but one word.
+/// The relation of a candidate to current memories. A repetition of any memory takes precedence over a
+/// contradiction. A contradiction never counts as a repetition, although it often repeats all but one word.
 pub fn relate<'a>(candidate: &Candidate, known: impl Iterator<Item = &'a Memory> + Clone) -> Relation {
     let new = Statement::read(candidate.kind, &candidate.text);
     let parse = |memory: &Memory| Statement::read(memory.kind, &memory.text);

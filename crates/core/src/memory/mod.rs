@@ -2,8 +2,8 @@
 //! contradictions ([`compare`]), ranking memories for a question ([`rank`]), and building the text for a new session
 //! ([`prompt`]). The engine reads the logs and writes the memories.
 //!
-//! Only messages of the session's owner become memories, and never texts that look like secrets. Memories are always
-//! marked as quotations when they are shown to a model.
+//! A memory is based on a message of the session's owner or on repeated tool errors, and never contains text
+//! that looks like a secret. Memories are always marked as quotations when they are shown to a model.
 
 pub mod compare;
 pub mod llm_extract;
@@ -15,8 +15,7 @@ mod text_similarity;
 
 use serde::{Deserialize, Serialize};
 
-use crate::content::Json;
-use crate::entry::{Body, CustomInfo, Entry};
+use crate::entry::{Body, EngineRecord, Entry, MemoryLearned};
 use crate::id::{EntryId, Seq};
 use crate::port::memory::{Learned, MemoryKind};
 use crate::scope::Principal;
@@ -25,8 +24,6 @@ use crate::scope::Principal;
 pub const CANDIDATES_MAX: usize = 64;
 /// Maximum number of entries to scan, from the end of the path.
 pub const ENTRIES_MAX: u32 = 5_000;
-/// The `custom_type` of the entry that records the extraction progress of a session.
-pub const CHECKPOINT_TYPE: &str = "sapwood.memory";
 
 /// A statement that may become a memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,21 +58,16 @@ pub struct MemoryCheckpoint {
 
 impl MemoryCheckpoint {
     pub fn to_body(&self) -> Body {
-        let value = serde_json::to_value(self).expect("a checkpoint contains only strings and numbers");
-        CustomInfo { custom_type: CHECKPOINT_TYPE.to_owned(), data: Json::from_value(&value) }.into()
+        MemoryLearned::of(self).into()
     }
 
     pub fn of(body: &Body) -> Option<Self> {
-        match body {
-            Body::CustomInfo(info) if info.custom_type == CHECKPOINT_TYPE => {
-                serde_json::from_str(info.data.get()).ok()
-            }
-            _ => None,
-        }
+        MemoryLearned::read(body)
     }
 }
 
-/// Whether the owner wrote an entry. Messages of other members must not become the owner's memories.
+/// Whether an entry is a user message that no user other than the owner wrote. Messages of other members must
+/// not become the owner's memories.
 pub fn is_from_owner(entry: &Entry, owner: &Principal) -> bool {
     let is_others = matches!(&entry.meta.by, Principal::User(_)) && entry.meta.by != *owner;
     matches!(entry.body, Body::UserMessage(_)) && !is_others

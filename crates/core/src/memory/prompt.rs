@@ -19,8 +19,8 @@ fn tokens(text: &str) -> usize {
     text.len().div_ceil(4)
 }
 
-/// The prompt text with the memories that fit: preferences first, then the best supported, then the newest. `None` if
-/// nothing fits.
+/// The prompt text with the memories that fit, or `None` if none fits. Preferences come first, then
+/// decisions, facts and error patterns; within a kind, the best supported and then the newest come first.
 pub fn memory_section(memories: &[Memory], tokens_max: u32) -> Option<String> {
     let mut order: Vec<&Memory> = memories.iter().filter(|memory| memory.is_current()).collect();
     order.sort_by(|a, b| {

@@ -16,7 +16,7 @@ const SPELLING_SIMILARITY_MIN: f64 = 0.6;
 const SCORE_MIN: f64 = 0.12;
 /// Minimum cosine similarity. Lower values are ignored.
 const COSINE_MIN: f64 = 0.35;
-/// Maximum bonus for support. It only breaks ties.
+/// Maximum bonus for support. It matters only between similar scores.
 const STRENGTH_BONUS_MAX: f64 = 0.05;
 
 /// A memory and its score, from 0 to about 1.
@@ -77,7 +77,7 @@ pub fn cosine(one: &[i8], other: &[i8]) -> Option<f64> {
     (length > 0.0).then(|| product(one, other) / length)
 }
 
-/// Quantise an embedding to small integers. The largest value becomes 127.
+/// Quantise an embedding to small integers. The largest absolute value becomes 127.
 pub fn quantise(numbers: &[f32]) -> Vec<i8> {
     let largest = numbers.iter().fold(0f32, |largest, number| largest.max(number.abs()));
     let scale = if largest.is_finite() && largest > 0.0 { 127.0 / largest } else { 0.0 };
@@ -135,7 +135,8 @@ impl Vocabulary {
                 counts.insert(stem.clone(), weight);
             }
         }
-        // A word that occurs in no memory gets the rarity of its matches, so that filler words do not dominate.
+        // A word that occurs in no memory gets the rarity of its rarest match, or else of a word that occurs
+        // in half of the memories, so that filler words do not dominate.
         let rarest_match = counts.keys().filter_map(|stem| self.counts.get(stem)).min().copied();
         let weight = match self.counts.get(&term).copied().or(rarest_match) {
             Some(occurs) => self.rarity(occurs),

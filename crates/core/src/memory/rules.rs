@@ -133,7 +133,7 @@ const STATIVES: &[&str] = &[
 ];
 /// Number of leading words among which a stative verb must occur.
 const STATIVE_WORDS_MAX: usize = 8;
-/// A sentence that starts with "the" is a fact only if it contains a phrase that names or locates a thing.
+/// A sentence that starts with "the" is a fact only if it contains one of these phrases.
 const NAMING: &[&str] = &[
     "is called",
     "is named",
@@ -155,7 +155,7 @@ const NAMING: &[&str] = &[
     "starts on",
 ];
 
-/// Extract everything in these entries that is worth remembering.
+/// Extract up to [`CANDIDATES_MAX`] statements and error patterns from these entries.
 pub fn extract(entries: &[Entry], owner: &Principal) -> Vec<Candidate> {
     let mut found: Vec<Candidate> = Vec::new();
     for entry in entries.iter().filter(|entry| is_from_owner(entry, owner)) {
@@ -188,7 +188,8 @@ fn match_cue(statement: &str) -> Option<(MemoryKind, &str)> {
     })
 }
 
-/// Whether the statement is a fact: it describes something that belongs to the speaker, or names a thing.
+/// Whether the statement is a fact: it starts with "my" or "our" and has a stative verb, or it starts with
+/// "the" and has a naming phrase.
 fn match_fact(statement: &str) -> Option<MemoryKind> {
     let first = ["my", "our"].iter().find_map(|cue| after_words(statement, cue));
     if let Some(rest) = first {
@@ -201,7 +202,7 @@ fn match_fact(statement: &str) -> Option<MemoryKind> {
     NAMING.iter().any(|naming| lower.contains(&format!(" {naming} "))).then_some(Fact)
 }
 
-/// Normalize a sentence: no final punctuation, capitalized. `None` if the result is empty.
+/// Normalize a sentence: no final punctuation, capitalized. `None` if it has fewer than two words.
 fn normalize(text: &str) -> Option<String> {
     let text = text.trim().trim_end_matches([';', '.', '!', ',', ':']).trim_end();
     let mut chars = text.chars();

@@ -62,7 +62,7 @@ pub fn statements(text: &str) -> Vec<String> {
     found
 }
 
-/// Split a line after `.`, `!`, `?` and `;` if a space or the end follows.
+/// Split a line after `.`, `!`, `?` and `;` if a space or the end follows, except after an abbreviation.
 fn split_sentences(line: &str) -> Vec<&str> {
     let mut sentences = Vec::new();
     let mut start = 0;

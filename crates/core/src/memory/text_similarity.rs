@@ -1,5 +1,5 @@
-//! Text similarity for search: tokenizing, case folding, stop words, stemming, synonyms and spelling similarity. The
-//! rules are for English and harmless for other languages.
+//! Text similarity of memories: tokenizing, case folding, stop words, stemming, synonyms and spelling
+//! similarity. The rules are for English and harmless for other languages.
 
 use std::collections::{HashMap, HashSet};
 
@@ -262,7 +262,7 @@ pub fn is_negation(word: &str) -> bool {
     NEGATIONS.contains(&word)
 }
 
-/// The distinct stems of a text without stop words, in order.
+/// The distinct stems of a text without stop words and negations, in order.
 pub fn stems(text: &str) -> Vec<String> {
     let mut seen = HashSet::new();
     let kept =
@@ -297,7 +297,7 @@ pub fn stem(word: &str) -> String {
 /// Maximum number of endings removed from one word.
 const ENDINGS_MAX: usize = 3;
 
-/// Endings and their replacements, longest first.
+/// Endings and their replacements. An ending precedes its own suffixes, because the first match is used.
 const ENDINGS: &[(&str, &str)] = &[
     ("ization", "ize"),
     ("isation", "ize"),

@@ -1,11 +1,11 @@
-//! The lines of a tenant's audit, chained by their hashes.
+//! The lines of a tenant's audit log, chained by their hashes.
 
 use serde::{Deserialize, Serialize};
 
 use crate::id::{SessionId, TimestampMs};
 use crate::scope::Principal;
 
-/// An action for the audit log.
+/// An action to record in the audit log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AuditNote {
     /// What was done.
@@ -55,7 +55,7 @@ pub enum AuditAction {
 /// Initial buffer size, enough for most lines. Nearly every append over HTTP writes an audit line.
 const AUDIT_LINE_BYTES: usize = 512;
 
-/// One line of a tenant's audit. Its hash covers the line and the previous line's hash.
+/// One line of a tenant's audit log. Its hash covers the line and the previous line's hash.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AuditLine {
     /// The number of the line, from 1.

@@ -14,8 +14,8 @@ pub const BLOB_CHUNK_BYTES_MAX: usize = 1 << 20;
 /// Maximum size of a blob that [`Blobs::get_blob`] returns whole.
 pub const WHOLE_BLOB_BYTES_MAX: usize = 64 << 20;
 
-/// Storage of blobs. A blob can be read by the principal that put it, and by readers of a session that references it.
-/// For other callers it does not exist.
+/// Storage of blobs. A blob can be read by the principal that put it, by readers of a session that references
+/// it, and by operators. For other callers it does not exist.
 #[async_trait]
 pub trait Blobs: Send + Sync {
     /// Begin the upload of a blob.

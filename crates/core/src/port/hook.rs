@@ -6,13 +6,10 @@ use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::content::Json;
-use crate::entry::CustomInfo;
+use crate::entry::{Body, EngineRecord, HookRan};
 use crate::id::{SessionId, TenantId, TimestampMs, TurnId};
 use crate::scope::Principal;
 
-/// The `custom_type` of log entries about hooks.
-pub const HOOK_INFO: &str = "sapwood.hook";
 /// Maximum size of a hook's answer, in bytes.
 pub const ANSWER_BYTES_MAX: usize = 256 << 10;
 /// Maximum length of a refusal's reason, in characters; the rest is cut.
@@ -51,7 +48,7 @@ names! {
     SessionStart    "session_start"    "A session was created.";
     SessionEnd      "session_end"      "A session was closed, archived or erased.";
     BeforeSend      "before_send"      "Input is about to be sent, or added to a running turn.";
-    BeforeTurn      "before_turn"      "A turn has started, and its model was not called yet.";
+    BeforeTurn      "before_turn"      "A turn has started, and its model has not been called yet.";
     AfterTurn       "after_turn"       "A turn has ended.";
     BeforeModel     "before_model"     "A model is about to be called.";
     AfterModel      "after_model"      "A model has answered.";
@@ -387,13 +384,13 @@ impl HookResult {
 }
 
 impl HookNote {
-    pub fn to_info(&self) -> CustomInfo {
-        let data = serde_json::to_value(self).unwrap_or_default();
-        CustomInfo { custom_type: HOOK_INFO.to_owned(), data: Json::from_value(&data) }
+    pub fn to_body(&self) -> Body {
+        HookRan::of(self).into()
     }
 
-    pub fn from_info(info: &CustomInfo) -> Option<Self> {
-        (info.custom_type == HOOK_INFO).then(|| serde_json::from_str(info.data.get()).ok()).flatten()
+    /// Decode an entry; `None` for other entries.
+    pub fn of_body(body: &Body) -> Option<Self> {
+        HookRan::read(body)
     }
 }
 
@@ -478,6 +475,6 @@ mod tests {
             why: Some("no".into()),
             data: None,
         };
-        assert_eq!(HookNote::from_info(&note.to_info()), Some(note));
+        assert_eq!(HookNote::of_body(&note.to_body()), Some(note));
     }
 }

@@ -1,6 +1,6 @@
-//! API keys and tenants: access control for the server. A key is 256 random bits that are shown once; a store keeps
-//! their hash and the key's rights. Finding a key by its hash is the only call without a scope, because it determines
-//! the scope.
+//! API keys and tenants: access control for the server. A key is 256 random bits that are shown once; a store
+//! keeps their hash and the key's rights. Finding a key by its hash requires no scope, because the key
+//! determines the scope.
 
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
@@ -80,14 +80,14 @@ impl ApiKey {
     }
 }
 
-/// Storage of keys. Changes are recorded in the tenant's audit in the same transaction.
+/// Storage of keys. Changes are recorded in the tenant's audit log in the same transaction.
 #[async_trait]
 pub trait Keys: Send + Sync {
     /// Store a key of the scope's tenant.
     async fn put_key(&self, scope: &Scope, key: ApiKey) -> Result<()>;
     /// List keys of the scope's tenant, oldest first: all keys for an operator, otherwise only the caller's.
     async fn list_keys(&self, scope: &Scope) -> Result<Vec<ApiKey>>;
-    /// Revoke a key permanently. Another principal's key is not found.
+    /// Revoke a key permanently. Another principal's key is not found, unless the caller is an operator.
     async fn revoke_key(&self, scope: &Scope, id: &str, now: TimestampMs) -> Result<ApiKey>;
     /// Find a key by its hash, including revoked and expired keys. The caller checks whether it is still valid.
     async fn find_key(&self, hash: BlobHash) -> Result<Option<ApiKey>>;

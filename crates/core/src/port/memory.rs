@@ -30,7 +30,7 @@ pub const EMBEDDING_NUMBERS_MAX: usize = 8_192;
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Belongs {
-    /// Only this principal can see the memory.
+    /// Only this principal and operators can see the memory.
     To(Principal),
     /// Every principal of the tenant can see the memory.
     Tenant,
@@ -142,7 +142,7 @@ pub struct Memory {
     pub kind: MemoryKind,
     /// The content of the memory.
     pub text: String,
-    /// Empty for memories that were added manually.
+    /// The supporting entries, by session. Empty for memories that were added manually.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sources: Vec<MemorySource>,
     /// How the memory was created.
@@ -164,7 +164,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// The number of supporting entries. A manually added memory counts as supported.
+    /// The number of supporting entries, but at least 1, so that a manually added memory counts as supported.
     pub fn strength(&self) -> usize {
         self.sources.iter().map(|source| source.entries.len()).sum::<usize>().max(1)
     }
@@ -182,7 +182,8 @@ impl Memory {
         }
     }
 
-    /// Whether the caller may change or delete the memory: its owner, or the principal that shared it with the tenant.
+    /// Whether the caller may change or delete the memory: its owner, the principal that shared it with the
+    /// tenant, or an operator.
     pub fn may_be_changed_by(&self, scope: &Scope) -> bool {
         let is_own = match &self.belongs {
             Belongs::To(owner) => *owner == scope.principal,
@@ -280,11 +281,12 @@ impl MemoryFilter {
     }
 }
 
-/// Storage of memories. Changes are recorded in the tenant's audit in the same transaction, without the text.
+/// Storage of memories. Changes are recorded in the tenant's audit log in the same transaction, without the
+/// text.
 #[async_trait]
 pub trait Memories: Send + Sync {
-    /// Store a memory if `expected` is its current version (zero for a new memory). Returns the stored memory. A caller
-    /// cannot store a memory of another principal.
+    /// Store a memory if `expected` is its current version (zero for a new memory). Returns the stored
+    /// memory. Only an operator can store a memory of another principal.
     async fn put_memory(
         &self,
         scope: &Scope,

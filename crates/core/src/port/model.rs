@@ -21,7 +21,7 @@ pub const CALLS_MAX: usize = 128;
 /// Maximum size of a reply: text, reasoning and tool input together.
 pub const REPLY_BYTES_MAX: usize = 8 << 20;
 
-/// A request to a model. `model` is `PROVIDER/NAME`, as in agents and settings.
+/// A request to a model.
 #[derive(Debug, Clone)]
 pub struct Request {
     /// The model's name, such as `PROVIDER/NAME`.
@@ -91,7 +91,7 @@ impl RequestPart {
     }
 }
 
-/// Data that a vendor requires back unchanged within a turn. It is never durable.
+/// Opaque data that must be sent back to the vendor unchanged within a turn. It is never stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Signature(pub Arc<str>);
 
@@ -120,7 +120,7 @@ impl Thinking {
             Thinking::High => "high",
         }
     }
-    /// The level with this name; `None` if it is unknown.
+    /// The level with this name, or with the synonym `minimal` or `max`; `None` if it is unknown.
     pub fn from_name(name: &str) -> Option<Self> {
         match name {
             "off" => Some(Thinking::Off),
@@ -190,7 +190,7 @@ pub struct ModelFacts {
     pub window_tokens: Option<u64>,
     /// Maximum number of tokens of one answer. `None` if unknown.
     pub output_tokens_max: Option<u64>,
-    /// `None` if unknown. Calls without a price count as unpriced, never as free.
+    /// The price; `None` if unknown. Calls without a price count as unpriced, never as free.
     pub price: Option<Price>,
 }
 

@@ -1,14 +1,14 @@
 //! The store port: small traits, one per kind of record. [`Store`] combines all of them.
 //!
-//! Every method requires the caller's [`Scope`]. A session of another tenant, or a session the caller may not see, is
-//! indistinguishable from an id that was never used (I9). The conformance suite in `sapwood-store` is the executable
-//! form of this contract.
+//! Every method that acts for a caller requires the caller's [`Scope`]. A session of another tenant, or a
+//! session the caller may not see, is indistinguishable from an id that was never used (I9). The conformance
+//! suite in `sapwood-store` is the executable form of this contract.
 
 use async_trait::async_trait;
 use serde::Serialize;
 
 use crate::authority::{Authority, Source};
-use crate::entry::{Body, Draft, Entry, Kind, Outcome, Record, SessionState, codec};
+use crate::entry::{Body, Draft, Entry, Kind, LOG_VERSION, Outcome, Record, SessionState, codec};
 use crate::id::{EntryId, Seq, SessionId, TenantId, TimestampMs, TurnId};
 pub use crate::port::audit::{AuditAction, AuditLine, AuditNote};
 pub use crate::port::blob::{BLOB_BYTES_MAX, BLOB_CHUNK_BYTES_MAX, BlobSink, Blobs, WHOLE_BLOB_BYTES_MAX};
@@ -71,8 +71,8 @@ pub struct Append {
     pub session: SessionId,
     /// Where the log must end for the append to succeed.
     pub expect: Expect,
-    /// The fence of the caller's lease. While another caller holds a lease, an append without a fence may only contain
-    /// entries outside the tree, because the lease guards the leaf.
+    /// The fence of the caller's lease. While another caller holds a lease, an append without a fence must
+    /// not move the leaf: it may contain only entries outside the tree other than `leaf_moved`.
     pub fence: Option<u64>,
     /// The idempotency key. A repeated key returns the first result and writes nothing (I5).
     pub idempotency_key: Option<String>,
@@ -420,6 +420,15 @@ pub trait Upkeep: Send + Sync {
     /// have to scan all sessions.
     async fn abandoned_turns(&self, _limit: usize) -> Result<Option<Vec<(TenantId, SessionId)>>> {
         Ok(None)
+    }
+    /// The log format version that the store writes now. It is older than the current one while servers of the previous
+    /// version may use the store.
+    async fn log_format(&self) -> Result<u32> {
+        Ok(LOG_VERSION)
+    }
+    /// Write the current log format from now on. Servers of the previous version can no longer use the store.
+    async fn upgrade(&self) -> Result<u32> {
+        Ok(LOG_VERSION)
     }
     /// Check whether a write would succeed now, as far as this is possible without a permanent change.
     async fn check_writable(&self) -> Result<()> {

@@ -29,7 +29,7 @@ pub enum StoreError {
     #[error("memory {memory} has changed: the caller expected version {expected}, but it is at {actual}")]
     MemoryConflict { memory: MemoryId, expected: u64, actual: u64 },
     /// The caller may not change the memory.
-    #[error("{principal} may not change memory {memory}: only its owner or the principal that shared it may")]
+    #[error("{principal} may not change memory {memory}: only its owner, its creator or an operator may")]
     MemoryDenied { memory: MemoryId, principal: Principal },
     /// A session with this id already exists, possibly one that the caller may not see.
     #[error("session {session} already exists")]

@@ -21,7 +21,7 @@ pub enum Touch {
     Edits,
     /// Runs programs or accesses the network.
     Acts,
-    /// Has a permanent effect that needs a person's approval, such as a commit.
+    /// Has a permanent effect, such as a commit. Needs a person's approval, except in approval mode `auto`.
     Commits,
     /// Asks a person.
     Asks,
@@ -56,8 +56,8 @@ pub struct ToolSpec {
 }
 
 impl ToolSpec {
-    /// Describe a tool. `input_schema` is the JSON Schema of an object. By default the tool is taken to act
-    /// ([`Touch::Acts`]) and is not run again after a crash ([`Replay::Never`]).
+    /// Describe a tool. `input_schema` is the JSON Schema of an object. By default the tool is assumed to
+    /// act ([`Touch::Acts`]) and is not run again after a crash ([`Replay::Never`]).
     pub fn new(name: impl Into<String>, description: impl Into<String>, input_schema: &Value) -> Self {
         Self {
             name: name.into(),
@@ -128,7 +128,7 @@ pub struct ToolGrant {
     pub tools: Vec<String>,
     /// Exact commands or globs. An empty list disables `run_command`.
     pub allowed_commands: Vec<String>,
-    /// Exact host names. An empty list denies every address.
+    /// Exact host names. An empty list denies all connections.
     pub allowed_hosts: Vec<String>,
     /// The MCP servers by name. All their tools are available.
     pub mcp_servers: BTreeMap<String, McpServer>,

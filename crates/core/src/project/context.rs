@@ -71,7 +71,7 @@ pub struct Answers {
 }
 
 impl Message {
-    /// The joined text of all parts.
+    /// The text parts, joined by line breaks.
     pub fn text(&self) -> String {
         joined_text(&self.parts)
     }
@@ -327,27 +327,8 @@ fn message_of(meta: &Meta, body: Body) -> Option<Message> {
         Body::CustomMessage(body) => Some(message(Role::User, meta, without_calls(body.parts))),
         Body::BranchSummary(body) => Some(user_text(meta, frame_branch_summary(&body.summary))),
         Body::Graft(body) => Some(user_text(meta, graft_text(&body))),
-        Body::Compaction(_)
-        | Body::ModelChanged(_)
-        | Body::ThinkingChanged(_)
-        | Body::SkillsChanged(_)
-        | Body::ContextChanged(_)
-        | Body::LeafMoved(_)
-        | Body::Label(_)
-        | Body::SessionNamed(_)
-        | Body::CustomInfo(_)
-        | Body::TurnStarted(_)
-        | Body::TurnEnded(_)
-        | Body::Round(_)
-        | Body::ApprovalAsked(_)
-        | Body::ApprovalAnswered(_)
-        | Body::ArtifactPut(_)
-        | Body::MemberChanged(_)
-        | Body::StateChanged(_)
-        | Body::Exported(_)
-        | Body::InputQueued(_)
-        | Body::InputTaken(_)
-        | Body::CancelAsked(_) => None,
+        // Settings, and entries outside the tree.
+        _ => None,
     }
 }
 

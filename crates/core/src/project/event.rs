@@ -5,10 +5,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use crate::entry::{Body, Outcome, Record, SessionState, Strategy, codec::CodecError};
-use crate::flow::assignment::ASSIGNMENT_INFO;
-use crate::flow::event::RUN_INFO;
 use crate::id::{EntryId, Seq, SessionId, TimestampMs, TurnId};
-use crate::pressure::PRESSURE_INFO;
 use crate::project::feed::FeedChange;
 use crate::scope::Principal;
 
@@ -63,12 +60,6 @@ fn event_name(record: &Record) -> Result<&'static str, CodecError> {
             SessionState::Created | SessionState::Active => 0,
             SessionState::Closed => 1,
             SessionState::Archived => 2,
-        },
-        Body::CustomInfo(body) => match body.custom_type.as_str() {
-            PRESSURE_INFO => 1,
-            RUN_INFO => 2,
-            ASSIGNMENT_INFO => 3,
-            _ => 0,
         },
         _ => 0,
     };

@@ -9,9 +9,7 @@ pub use super::feed_item::{
 };
 
 use crate::content::{Part, ToolCall};
-use crate::entry::{
-    ApprovalAnswer, AssistantMessage, Body, CustomInfo, Entry, Outcome, Stop, SystemNote, ToolResult,
-};
+use crate::entry::{ApprovalAnswer, AssistantMessage, Body, Entry, Outcome, Stop, SystemNote, ToolResult};
 use crate::flow::visit::{ENTRY_REASON, REPAIR_REASON};
 use crate::flow::{Assignment, HANDOFF_TOOL, RunEvent, RunOutcome};
 use crate::id::{EntryId, TurnId};
@@ -31,7 +29,7 @@ pub struct Feed {
     asked: Vec<String>,
     /// The number of items that were taken out before `items`.
     taken: usize,
-    /// Items that a later entry changes.
+    /// Items that a later entry may change.
     pending: HashMap<PendingKey, PendingItem>,
     /// The positions of the pending items among all items.
     waiting: BTreeMap<usize, PendingKey>,
@@ -112,7 +110,7 @@ impl Feed {
         settled
     }
 
-    /// Add an item that a later entry changes.
+    /// Add an item that a later entry may change.
     fn push_pending(&mut self, key: PendingKey, item: FeedItem) {
         self.remove_pending(&key);
         let at = self.taken + self.items.len();
@@ -156,8 +154,23 @@ impl Feed {
             Body::CustomMessage(message) if message.display => {
                 self.push_message(entry, Event, &message.custom_type, &message.parts);
             }
-            Body::CustomInfo(info) => self.push_info(entry, info),
-            Body::CustomMessage(_) | Body::Round(_) => {}
+            Body::PressureChanged(_)
+            | Body::FlowEvent(_)
+            | Body::FlowAssigned(_)
+            | Body::HookRan(_)
+            | Body::TriggerEvent(_) => self.push_record(entry),
+            Body::Configured(configured) => {
+                let text = configured.context.working_dir.clone().unwrap_or_default();
+                self.push(entry, Activation, "session started", text);
+            }
+            Body::ContextSet(set) => self.push(entry, Event, "context changed", set.context.to_string()),
+            Body::LimitsChanged(changed) => self.push(entry, Event, "limits changed", changed.to_string()),
+            Body::CustomMessage(_)
+            | Body::CustomInfo(_)
+            | Body::Round(_)
+            | Body::TurnTerms(_)
+            | Body::UsageReported(_)
+            | Body::MemoryLearned(_) => {}
             Body::Compaction(_) => self.push(entry, Event, "compacted", text),
             Body::BranchSummary(_) => self.push(entry, Event, "left a branch", text),
             Body::ModelChanged(changed) => self.push(entry, Event, "model", changed.model.clone()),
@@ -265,20 +278,21 @@ impl Feed {
         self.push(entry, kind, label, note.text.clone());
     }
 
-    /// Add items for extension entries that an operator should see.
-    fn push_info(&mut self, entry: &Entry, info: &CustomInfo) {
-        if let Some(pressure) = Pressure::from_info(info) {
+    /// Add items for records of the engine that an operator should see.
+    fn push_record(&mut self, entry: &Entry) {
+        let body = &entry.body;
+        if let Some(pressure) = Pressure::of_body(body) {
             self.push(entry, FeedType::Pressure, "pressure", pressure.to_string());
-        } else if let Some(assignment) = Assignment::of_info(info) {
+        } else if let Some(assignment) = Assignment::of_body(body) {
             let text = format!("{} · visit {}", assignment.flow, assignment.visit);
             self.push(entry, FeedType::Activation, &assignment.node, text);
-        } else if let Some(event) = RunEvent::of_info(info) {
+        } else if let Some(event) = RunEvent::of_body(body) {
             self.push_run_event(entry, event);
-        } else if let Some(note) = HookNote::from_info(info) {
+        } else if let Some(note) = HookNote::of_body(body) {
             let is_bad = matches!(note.result, HookResult::Refused | HookResult::Failed);
             let kind = if is_bad { FeedType::Error } else { FeedType::Event };
             self.push(entry, kind, "hook", note.to_string());
-        } else if let Some(note) = TriggerNote::from_info(info) {
+        } else if let Some(note) = TriggerNote::of_body(body) {
             self.push(entry, FeedType::Event, "trigger", note.to_string());
         }
     }

@@ -32,7 +32,8 @@ pub enum FeedType {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct FeedItem {
-    /// The entry's seq, plus the part's number if an entry has several items. Unique within the feed.
+    /// The entry's seq; for an answer's parts other than text, followed by the part's number. Unique within
+    /// the feed.
     pub id: String,
     #[serde(rename = "type")]
     pub kind: FeedType,
@@ -57,7 +58,7 @@ pub struct FeedItem {
     pub approval: Option<FeedApproval>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queued: Option<FeedQueued>,
-    /// The entry's body, unless the entry is a message.
+    /// The entry's body, unless the entry has parts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub body: Option<Body>,
 }

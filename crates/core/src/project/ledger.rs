@@ -13,7 +13,7 @@ pub struct LedgerLine {
     pub turn: Option<TurnId>,
     pub round: u32,
     pub action: Action,
-    /// Absent while the round runs, and permanently if the process died during the round.
+    /// Absent while the round runs, and if the process died before the round ended.
     pub result: Option<RoundResult>,
     pub confidence: Option<f32>,
     pub trace_id: Option<String>,

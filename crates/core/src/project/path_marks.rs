@@ -19,7 +19,7 @@ impl PathMarks {
     /// The entries of the tree that are not on the path to `leaf`, in order.
     pub fn off_path(&self, leaf: Option<Seq>) -> Vec<Seq> {
         let mut next = leaf;
-        // A parent has a smaller seq than its child, so that one pass from the end visits the path.
+        // A parent has a smaller seq than its child, so one pass from the end visits the path.
         let mut is_off = |(seq, parent): &(Seq, Option<Seq>)| {
             let is_on = next == Some(*seq);
             next = if is_on { *parent } else { next };

@@ -116,7 +116,7 @@ fn cut(text: &str, chars_max: usize) -> String {
     kept
 }
 
-/// The full text of these rounds, with long results shortened.
+/// The full text of these rounds with long results shortened, cut to `chars_max` characters.
 pub fn rounds_text(rounds: &[PathRound], chars_max: usize) -> String {
     let mut text = String::new();
     for round in rounds {

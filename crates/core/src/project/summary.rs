@@ -48,7 +48,7 @@ pub struct Summary {
     pub last_id: Option<EntryId>,
     /// Messages on the path to the leaf.
     pub messages: u32,
-    /// Compactions in the log, including those on dead branches.
+    /// Compactions in the log, including those on abandoned branches.
     #[serde(default)]
     pub compactions: u32,
     /// The current model at the leaf.
@@ -145,8 +145,8 @@ impl Summary {
         summary
     }
 
-    /// The summary at creation, before any entry was appended to the session. It includes the first title and a fork's
-    /// preview, which stay until an entry replaces them.
+    /// The summary with the folded fields reset, as before any entry was appended to the session. The title
+    /// and a fork's preview stay until an entry replaces them.
     #[doc(hidden)]
     pub fn unfolded(&self) -> Self {
         Self {
@@ -193,8 +193,8 @@ impl Summary {
                 }
             }
             Body::TurnEnded(_) if self.open_turn == meta.turn => self.open_turn = None,
-            Body::CustomInfo(info) if self.is_own(meta.seq) => {
-                self.pressure = Pressure::recorded_level(info).or(self.pressure);
+            Body::PressureChanged(_) if self.is_own(meta.seq) => {
+                self.pressure = Pressure::recorded_level(&entry.body).or(self.pressure);
             }
             Body::MemberChanged(changed) if !changed.elsewhere => {
                 match changed.role {

@@ -1,22 +1,11 @@
 //! Usage of a session's model calls, in total and per model. Each call is counted once, in the session that made it.
-//! Usage that became known later is counted in a separate entry ([`USAGE_INFO`]).
+//! Usage that became known later is counted in a separate [`UsageReported`] entry.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::content::Json;
-use crate::entry::{Body, CustomInfo, Usage, WrittenBy};
-
-/// The `custom_type` of usage entries without a message. Entries are immutable, so usage that a source reports after
-/// the import of a call becomes a separate entry.
-pub const USAGE_INFO: &str = "sapwood.usage";
-
-/// A separate usage entry. `calls` is the number of calls it adds: zero if the call is already counted.
-pub fn usage_note(by: &WrittenBy) -> CustomInfo {
-    let data = serde_json::to_value(by).expect("counts and a name always serialize");
-    CustomInfo { custom_type: USAGE_INFO.to_owned(), data: Json::from_value(&data) }
-}
+use crate::entry::{Body, EngineRecord, Usage, UsageReported, WrittenBy};
 
 /// The usage of several model calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -52,8 +41,8 @@ impl Spend {
             }
             Body::Compaction(compaction) => self.add_summary(compaction.written_by.as_ref()),
             Body::BranchSummary(summary) => self.add_summary(summary.written_by.as_ref()),
-            Body::CustomInfo(info) if info.custom_type == USAGE_INFO => {
-                self.add_summary(serde_json::from_str::<WrittenBy>(info.data.get()).ok().as_ref());
+            Body::UsageReported(_) => {
+                self.add_summary(UsageReported::read::<WrittenBy>(body).as_ref());
             }
             _ => {}
         }

@@ -12,7 +12,8 @@ const RATING_BYTES_MAX: usize = 16;
 pub const INSTRUCTION: &str = "End every message with one line that rates how sure you are that it is right, from 0 \
     to 1, in this form: <confidence>0.8</confidence>. Only the program reads that line.";
 
-/// Remove the ratings from an answer's text. The last rating counts.
+/// Remove the ratings from an answer's text. The last valid rating counts. A text part without a valid rating
+/// stays unchanged.
 pub fn take_rating(parts: &mut Vec<Part>) -> Option<f32> {
     let mut rating = None;
     for part in parts.iter_mut() {

@@ -169,7 +169,7 @@ impl Machine {
         confidence: Option<f32>,
     ) {
         let trace_id = self.rules.trace_id.clone();
-        self.add(step, Round { number, action, result, confidence, trace_id });
+        self.add(step, Round { number, action, result, reason: None, confidence, trace_id });
     }
 
     pub(super) fn close_round(&mut self, step: &mut TurnStep, status: RoundStatus, confidence: Option<f32>) {
@@ -276,7 +276,7 @@ impl Machine {
             }
         }
         if is_malformed {
-            self.close_round(step, RoundStatus::Malformed, rating);
+            self.close_round(step, RoundStatus::Refused, rating);
         }
         if self.state.corrections > self.rules.limits.corrections_max {
             return self.abort(step, None, Outcome::Limited, Some("correction_limit"));
@@ -485,7 +485,7 @@ impl Machine {
         {
             self.add_answer(step, Answer { stop: Stop::Error, ..partial });
         }
-        self.close_round(step, RoundStatus::Error, None);
+        self.close_round(step, RoundStatus::Failed, None);
         self.end(step, Outcome::Failed, Some(&code));
     }
 
@@ -498,7 +498,7 @@ impl Machine {
             Some(compaction) => self.add(step, compaction),
             // A retry would fail the same way.
             None if trigger == Trigger::Overflow => {
-                self.close_round(step, RoundStatus::Error, None);
+                self.close_round(step, RoundStatus::Failed, None);
                 return self.end(step, Outcome::Failed, Some("context_overflow"));
             }
             None => {}
@@ -511,7 +511,7 @@ impl Machine {
             self.ask(step, question, None, BUDGET);
             return step.effects.push(Effect::AwaitPerson);
         }
-        self.close_round(step, RoundStatus::Error, None);
+        self.close_round(step, RoundStatus::Failed, None);
         self.end(step, Outcome::Limited, Some("budget_exceeded"));
     }
 

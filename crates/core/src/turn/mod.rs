@@ -20,7 +20,7 @@ pub use terms::{CallersTool, Terms};
 use std::collections::BTreeMap;
 
 use crate::content::{Part, ToolCall};
-use crate::entry::{ApprovalAnswer, Body, Compaction, CustomInfo, Stop, ToolResult, Trigger, Usage};
+use crate::entry::{ApprovalAnswer, Body, Compaction, Stop, ToolResult, Trigger, Usage};
 use crate::id::EntryId;
 
 /// A model's answer, ready to become an entry.
@@ -53,7 +53,7 @@ pub enum Input {
     /// durable before the compaction begins.
     TooFull {
         trigger: Trigger,
-        note: Option<CustomInfo>,
+        note: Option<Body>,
     },
     /// The result of [`Effect::Compact`]; `None` if there was nothing to compact.
     Compacted {

@@ -19,7 +19,7 @@ pub enum CallStatus {
     Denied {
         reason: Option<String>,
     },
-    /// The call may have run. After a crash it stays in this status.
+    /// The call may have run: the log records the intent to run it.
     Begun,
     /// The call has its result.
     Done,
@@ -54,7 +54,7 @@ pub struct TurnState {
     pub answered: Option<Stop>,
     pub gate: Option<Gate>,
     pub is_budget_waived: bool,
-    /// The number of rounds with invalid tool input.
+    /// The number of rounds with an invalid tool call.
     pub corrections: u32,
     pub backtracks: u32,
     /// The number of compactions caused by a full context window.
@@ -117,23 +117,8 @@ impl TurnState {
             }
             Body::CancelAsked(_) => self.is_cancel_asked = true,
             Body::TurnEnded(ended) => self.ended = Some(ended.clone()),
-            Body::TurnStarted(_)
-            | Body::CustomMessage(_)
-            | Body::Compaction(_)
-            | Body::ModelChanged(_)
-            | Body::ThinkingChanged(_)
-            | Body::SkillsChanged(_)
-            | Body::ContextChanged(_)
-            | Body::Graft(_)
-            | Body::Label(_)
-            | Body::SessionNamed(_)
-            | Body::CustomInfo(_)
-            | Body::ArtifactPut(_)
-            | Body::MemberChanged(_)
-            | Body::StateChanged(_)
-            | Body::Exported(_)
-            | Body::InputQueued(_)
-            | Body::InputTaken(_) => {}
+            // Settings, session entries and records of other parts of the engine.
+            _ => {}
         }
     }
 
@@ -144,7 +129,7 @@ impl TurnState {
             self.calls.clear();
         }
         self.round_is_open = result.is_none();
-        self.corrections += u32::from(result == Some(RoundStatus::Malformed));
+        self.corrections += u32::from(result == Some(RoundStatus::Refused));
         if result.is_none() {
             // The recorded intent to act: after this entry, these calls may have run.
             for call in &mut self.calls {

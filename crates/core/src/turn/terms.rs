@@ -4,12 +4,9 @@
 use serde::{Deserialize, Serialize};
 
 use crate::content::Json;
-use crate::entry::{Body, CustomInfo};
+use crate::entry::{Body, EngineRecord, TurnTerms};
 use crate::port::model::Thinking;
 use crate::port::tool::{Replay, ToolSpec, Touch};
-
-/// The `custom_type` of the entry that contains the terms.
-const CUSTOM_TYPE: &str = "turn_terms";
 
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
@@ -52,18 +49,13 @@ impl CallersTool {
 
 impl Terms {
     /// The entry for the log; `None` if there are no overrides.
-    pub fn to_info(&self) -> Option<CustomInfo> {
-        let data = serde_json::to_value(self).ok().filter(|_| *self != Self::default())?;
-        Some(CustomInfo { custom_type: CUSTOM_TYPE.to_owned(), data: Json::from_value(&data) })
+    pub fn to_body(&self) -> Option<Body> {
+        (*self != Self::default()).then(|| TurnTerms::of(self).into())
     }
 
     /// Read the terms from a turn's entries.
     pub fn of<'a>(bodies: impl IntoIterator<Item = &'a Body>) -> Self {
-        let found = bodies.into_iter().find_map(|body| match body {
-            Body::CustomInfo(info) if info.custom_type == CUSTOM_TYPE => Some(info.data.to_value()),
-            _ => None,
-        });
-        found.and_then(|data| serde_json::from_value(data).ok()).unwrap_or_default()
+        bodies.into_iter().find_map(TurnTerms::read).unwrap_or_default()
     }
 }
 
@@ -82,9 +74,9 @@ mod tests {
             tools: vec![tool],
             ..Terms::default()
         };
-        let info = terms.to_info().unwrap();
-        assert_eq!(Terms::of(&[info.into()]), terms);
-        assert_eq!(Terms::default().to_info(), None);
+        let info = terms.to_body().unwrap();
+        assert_eq!(Terms::of(&[info]), terms);
+        assert_eq!(Terms::default().to_body(), None);
         assert_eq!(Terms::of(&[]), Terms::default());
     }
 }

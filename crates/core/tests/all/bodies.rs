@@ -51,6 +51,21 @@ pub fn body_of(kind: Kind) -> BoxedStrategy<Body> {
         Kind::CancelAsked => {
             any::<[u8; 16]>().prop_map(|bytes| CancelAsked { turn: TurnId::from_bytes(bytes) }.into()).boxed()
         }
+        Kind::TurnTerms => json().prop_map(|data| TurnTerms { data }.into()).boxed(),
+        Kind::UsageReported => json().prop_map(|data| UsageReported { data }.into()).boxed(),
+        Kind::PressureChanged => json().prop_map(|data| PressureChanged { data }.into()).boxed(),
+        Kind::FlowEvent => json().prop_map(|data| FlowEvent { data }.into()).boxed(),
+        Kind::FlowAssigned => json().prop_map(|data| FlowAssigned { data }.into()).boxed(),
+        Kind::HookRan => json().prop_map(|data| HookRan { data }.into()).boxed(),
+        Kind::TriggerEvent => json().prop_map(|data| TriggerEvent { data }.into()).boxed(),
+        Kind::MemoryLearned => json().prop_map(|data| MemoryLearned { data }.into()).boxed(),
+        Kind::Configured => configured().boxed(),
+        Kind::ContextSet => session_context().prop_map(|context| ContextSet { context }.into()).boxed(),
+        Kind::LimitsChanged => (of(any::<u32>()), of(any::<u64>()), of(any::<u64>()))
+            .prop_map(|(turns_max, token_budget, budget_nano_usd)| {
+                LimitsChanged { turns_max, token_budget, budget_nano_usd }.into()
+            })
+            .boxed(),
     }
 }
 
@@ -261,13 +276,40 @@ fn round() -> impl Strategy<Value = Body> {
     let kinds = [ActionKind::Answer, ActionKind::Tool, ActionKind::Delegate, ActionKind::AskUser];
     let action =
         (proptest::sample::select(kinds.to_vec()), text()).prop_map(|(kind, what)| Action { kind, what });
-    let states = [RoundStatus::Ok, RoundStatus::Error, RoundStatus::Interrupted];
+    use RoundStatus::{Asked, Backtracked, Cancelled, Failed, Interrupted, Ok, Refused};
+    let states = [Ok, Failed, Refused, Asked, Backtracked, Interrupted, Cancelled];
     let result = (proptest::sample::select(states.to_vec()), any::<u64>(), of(any::<u64>()))
         .prop_map(|(status, tokens, cost_nano_usd)| RoundResult { status, tokens, cost_nano_usd });
     let confidence = prop_oneof![0.0_f32..=1.0, Just(0.0), Just(1.0), Just(0.1)];
-    let fields = (any::<u32>(), action, of(result), of(confidence), of(text()));
-    fields.prop_map(|(number, action, result, confidence, trace_id)| {
-        Round { number, action, result, confidence, trace_id }.into()
+    let fields = (any::<u32>(), action, of(result), of(text()), of(confidence), of(text()));
+    fields.prop_map(|(number, action, result, reason, confidence, trace_id)| {
+        Round { number, action, result, reason, confidence, trace_id }.into()
+    })
+}
+
+fn session_context() -> impl Strategy<Value = SessionContext> {
+    let selection = (text(), any::<u32>(), any::<u32>()).prop_map(|(file, start_line, end_line)| Selection {
+        file,
+        start_line,
+        end_line,
+    });
+    let fields = (of(text()), of(text()), of(selection), of(text()), btree_map(text(), text(), 0..3));
+    fields.prop_map(|(working_dir, active_file, selection, git_ref, variables)| SessionContext {
+        working_dir,
+        active_file,
+        selection,
+        git_ref,
+        variables,
+    })
+}
+
+fn configured() -> impl Strategy<Value = Body> {
+    let source = (any::<u32>(), any::<u64>(), any::<u64>()).prop_map(|(turns, cost_nano_usd, tokens)| {
+        let (session, owner) = ("source".parse().unwrap(), Principal::System);
+        ConfigSource { session, owner, turns, cost_nano_usd, tokens }
+    });
+    (json(), of(text()), session_context(), of(source)).prop_map(|(agent, system, context, inherited)| {
+        Configured { agent, system, context, inherited }.into()
     })
 }
 

@@ -1,4 +1,4 @@
-//! The cases of `cases/README.md` that apply to core: tree, context and resume.
+//! Acceptance cases of the tree, the context and resuming.
 
 use sapwood_core::fixture::{MemLog, check_context, check_context_at, check_resume};
 use sapwood_core::project::context::OpenTurn::{Keep, LeaveOut};

@@ -26,7 +26,8 @@ fn back(from: &str, to: &str) -> Edge {
     Edge { kind: EdgeKind::Backward, ..edge(from, to) }
 }
 
-/// Parse `a>b b>c c<b` into forward and backward edges. Nodes are created in order of first mention.
+/// Parse `a>b b>c c<b` into edges from left to right, forward (`>`) or backward (`<`). Nodes are created in
+/// order of first mention.
 fn flow(edges: &str) -> Flow {
     let mut flow = Flow { id: "f".into(), ..Flow::default() };
     flow.agents.insert("default".into(), Agent::default());
@@ -123,7 +124,7 @@ fn every_graph_mistake_is_reported_before_the_run_starts() {
     assert_eq!(mistakes(&flow("in>a a>b b>c c<a")), Vec::<String>::new());
     assert_eq!(
         mistakes(&flow("in>a in>b b<a")),
-        ["edge b → a: it is a backward edge, but no forward path leads here from a"]
+        ["edge b → a: a backward edge needs a forward path from a to its start"]
     );
     assert_eq!(mistakes(&flow("in>a b>c")), ["node b: it is unreachable", "node c: it is unreachable"]);
     let mut two = flow("in>a a>b");
@@ -495,7 +496,7 @@ fn a_wide_flow_with_many_backward_edges_is_checked_quickly() {
     assert_eq!(wide.mistakes(), []);
     wide.edges.push(back("turn-1", "turn-3000"));
     wide.nodes[1].handoff = HandoffBy::Tool;
-    let why = "edge turn-1 → turn-3000: it is a backward edge, but no forward path leads here from turn-3000";
+    let why = "edge turn-1 → turn-3000: a backward edge needs a forward path from turn-3000 to its start";
     assert_eq!(mistakes(&wide), [why]);
 }
 

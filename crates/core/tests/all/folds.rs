@@ -13,7 +13,7 @@ use sapwood_core::project::ledger::Ledger;
 use sapwood_core::project::outline::Outline;
 use sapwood_core::project::path_marks::PathMarks;
 use sapwood_core::project::summary::Summary;
-use sapwood_core::project::usage::{Spend, USAGE_INFO, usage_note};
+use sapwood_core::project::usage::Spend;
 use sapwood_core::settings::{Labels, Settings};
 use sapwood_core::tree::Head;
 use sapwood_core::{BlobHash, Body, Entry, Json, Principal, Role, Seq};
@@ -167,7 +167,7 @@ fn handoffs_repairs_nodes_and_pressure_have_their_own_items() {
         answer("right").into(),
         result("right", false).into(),
         failed.to_body(),
-        pressure.to_info(Level::Green).into(),
+        pressure.to_body(Level::Green),
     ];
     for body in bodies {
         log.push(body).unwrap();
@@ -187,6 +187,7 @@ fn round(number: u32, result: Option<RoundStatus>) -> Round {
         number,
         action: Action { kind: ActionKind::Tool, what: "ls".to_owned() },
         result: result.map(|status| RoundResult { status, tokens: 5, cost_nano_usd: None }),
+        reason: None,
         confidence: result.is_none().then_some(0.5),
         trace_id: None,
     }
@@ -250,15 +251,14 @@ fn separate_usage_entries_count_with_their_number_of_calls() {
     let note = |calls, output| {
         let usage = Usage { output, ..Usage::default() };
         let by = WrittenBy { model: "m".to_owned(), calls, usage, cost_nano_usd: None };
-        Body::from(usage_note(&by))
+        Body::from(UsageReported::of(&by))
     };
     spend.apply(&note(1, 5));
     spend.apply(&note(0, 2));
     let total = spend.total();
     assert_eq!((total.calls, total.usage.output, total.unpriced_calls), (1, 7, 1));
     for data in ["null", "{}", "{\"model\":1,\"calls\":-1}"] {
-        let custom_type = USAGE_INFO.to_owned();
-        spend.apply(&CustomInfo { custom_type, data: Json::parse(data).unwrap() }.into());
+        spend.apply(&UsageReported { data: Json::parse(data).unwrap() }.into());
     }
     assert_eq!(spend.total(), total, "other entries do not count");
 }

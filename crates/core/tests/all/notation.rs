@@ -147,6 +147,17 @@ fn random_sessions_are_valid_and_cover_all_features() {
         InputQueued,
         InputTaken,
         CancelAsked,
+        TurnTerms,
+        UsageReported,
+        PressureChanged,
+        FlowEvent,
+        FlowAssigned,
+        HookRan,
+        TriggerEvent,
+        MemoryLearned,
+        Configured,
+        ContextSet,
+        LimitsChanged,
     ];
     assert_eq!(missing, expected.iter().collect::<Vec<_>>());
     let all: String = (0..50).map(|seed| random_script(seed, 60) + " ").collect();

@@ -83,7 +83,7 @@ fn inside_a_fork_shared_entries_are_numbered_by_their_depth() {
     assert!(!is_on_path(fork.seq(5), Some(fork.seq(7)), &mut fork).unwrap());
 }
 
-/// A deep trunk with branches, and forks in the middle of them.
+/// A session with long paths, built by branching and forking at random entries.
 fn deep_log(seed: u64) -> MemLog {
     let mut dice = Dice::new(seed);
     let mut log = MemLog::default();

@@ -5,7 +5,6 @@ use sapwood_core::entry::Strategy as CompactionStrategy;
 use sapwood_core::fixture::{MemLog, random_script};
 use sapwood_core::trim::plan_trim;
 
-/// Trim a session and show the resulting context.
 fn trimmed(script: &str, keep_last: usize) -> String {
     let mut log = MemLog::of(script);
     if let Some(compaction) = plan_trim(&log.context(), keep_last) {

@@ -26,7 +26,7 @@ pub const REQUEST_HEADERS_MAX: usize = 64;
 pub const REQUEST_HEADER_BYTES_MAX: usize = 16 << 10;
 /// Maximum size of a request body.
 pub const REQUEST_BODY_BYTES_MAX: usize = 4 << 20;
-/// Maximum number of response headers, and their maximum total size in bytes where the protocol supports a limit.
+/// Maximum number of response headers in HTTP/1, and their maximum total size in bytes in HTTP/2.
 const RESPONSE_HEADERS_MAX: usize = 128;
 const RESPONSE_HEADER_BYTES_MAX: u32 = 64 << 10;
 const CONNECT_MS_MAX: u64 = 10_000;
@@ -156,7 +156,7 @@ impl Egress {
         Ok(Self { hosts, client: build_client(client_builder(checked))?, limits })
     }
 
-    /// A client for tests with one additional allowed address and trusted certificate. Not part of release builds.
+    /// A client for tests that also reaches `server` and trusts only `root_pem`. Not part of release builds.
     #[cfg(feature = "fixture")]
     pub fn for_tests(
         hosts: AllowedHosts,
@@ -258,7 +258,7 @@ struct Hop {
 }
 
 impl Hop {
-    /// Build the request after a redirect. A POST answered with 301, 302 or 303 becomes a GET, as in browsers.
+    /// Build the request after a redirect. After 301, 302 or 303, every method except HEAD becomes GET.
     fn follow(mut self, target: Url, status: StatusCode) -> Self {
         let keeps_method = matches!(status, StatusCode::TEMPORARY_REDIRECT | StatusCode::PERMANENT_REDIRECT);
         if !keeps_method && self.method != Method::HEAD {
@@ -292,7 +292,6 @@ fn redirect_target(from: &Url, response: &reqwest::Response) -> Result<Option<Ur
     from.join(text).map(Some).map_err(|error| EgressError::Url { why: error.to_string() })
 }
 
-/// Check the headers of a request.
 pub(crate) fn check_headers(headers: &HeaderMap) -> Result<(), EgressError> {
     if headers.len() > REQUEST_HEADERS_MAX {
         return Err(EgressError::TooLarge { what: "the number of headers", max: REQUEST_HEADERS_MAX });

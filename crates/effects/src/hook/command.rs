@@ -17,9 +17,9 @@ use crate::tool::process::find_program;
 
 /// Maximum number of bytes of standard error to keep.
 const STDERR_BYTES_MAX: usize = 4 << 10;
-/// Environment variables passed to the program: search path, home and locale.
+/// Variables of Sapwood's environment that are passed to the program.
 const PASSED_VARIABLES: &[&str] = &["PATH", "HOME", "USER", "LANG", "LC_ALL", "TMPDIR", "TZ"];
-/// Minimum length of a secret. Shorter values cannot be distinguished from ordinary text.
+/// Minimum length of a value to redact. Shorter values cannot be distinguished from ordinary text.
 const SECRET_BYTES_MIN: usize = 8;
 /// Environment variable with the hook nesting depth, for a `sapwood` that the program starts.
 pub const DEPTH_VARIABLE: &str = "SAPWOOD_HOOK_DEPTH";

@@ -72,7 +72,7 @@ enum Route<'a> {
 }
 
 impl Models {
-    /// Create the models from settings. Reads no files and opens no connections before the first call.
+    /// Create the models from settings. Reads no files and opens no connections until a model is used.
     pub fn new(settings: Settings, keys: Arc<dyn KeySource>) -> Result<Self, SettingsError> {
         let catalog = Catalog::load(settings.table.as_deref())?;
         let demo = Demo::new(settings.demo_pace_ms);

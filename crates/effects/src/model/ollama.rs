@@ -1,5 +1,5 @@
-//! Ollama's chat API: local models, JSON lines. Every call sends the window size, because the server otherwise
-//! silently drops the beginning of a long conversation.
+//! Ollama's chat API: local models, JSON lines. Every call sends the window size if it is known, because the server
+//! otherwise silently drops the beginning of a long conversation.
 
 use std::time::Duration;
 

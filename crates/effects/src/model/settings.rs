@@ -12,7 +12,7 @@ use super::ollama;
 
 /// Default idle timeout of a provider's stream.
 const IDLE_MS_DEFAULT: u64 = 120_000;
-/// Default idle timeout of local providers, which may have to load the model first.
+/// Default idle timeout of Ollama and custom providers, which may have to load the model first.
 const IDLE_MS_LOCAL: u64 = 300_000;
 /// Reserved names, not available for providers.
 const RESERVED: &[&str] = &["demo", "scripted"];

@@ -40,7 +40,6 @@ pub trait Decode: Send {
     fn progress(&self) -> ReplyProgress;
 }
 
-/// Progress of a reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReplyProgress {
     Incomplete,
@@ -64,7 +63,6 @@ impl DecodeError {
     }
 }
 
-/// Parse a frame as JSON.
 pub fn parse_frame(frame: &str) -> Result<Value, DecodeError> {
     serde_json::from_str(frame).map_err(|error| DecodeError::Malformed(error.to_string()))
 }

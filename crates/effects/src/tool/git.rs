@@ -246,7 +246,8 @@ impl Git {
         succeeded(&self.run(&config, &commit, RepositoryAccess::Write).await?).map(ToolOutput::text)
     }
 
-    /// Refuse files that need a filter: they would be committed unfiltered, because filters are disabled.
+    /// Refuse a repository with filters, and changed files of Git LFS. Filters are disabled here, so the files would be
+    /// committed unfiltered.
     async fn check_filters(&self, config: &GitConfig) -> Result<(), String> {
         if let [filter, ..] = config.filters()[..] {
             return Err(format!(

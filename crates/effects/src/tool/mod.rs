@@ -1,6 +1,6 @@
-//! The tools that work outside of the log. Each [`Tool`] has a separate file and is bound to its session's grant when
-//! the toolbox is opened. [`host`] assembles the toolboxes. [`files`], [`search`], [`command`], [`git`], [`http`] and
-//! [`mcp`] implement the tools.
+//! The tools that work outside of the log. Each [`Tool`] is bound to its session's grant when the toolbox is opened.
+//! [`host`] assembles the toolboxes. [`files`], [`search`], [`command`], [`git`], [`http`] and [`mcp`] implement the
+//! tools.
 
 mod blocking;
 pub mod command;

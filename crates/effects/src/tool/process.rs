@@ -1,5 +1,6 @@
 //! Runs one program to completion: without a shell, with only the given environment, through the launcher, within
-//! limits. Dropping the future kills the program and all processes that it started.
+//! limits. Dropping the future kills the program and all processes that it started, or only its process group if there
+//! is no launcher.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -21,7 +22,6 @@ const STREAM_BYTES_MAX: u64 = 256 << 20;
 const GRACE: Duration = Duration::from_secs(5);
 const READ_BYTES: usize = 16 << 10;
 
-/// A program to run.
 pub struct Program {
     pub path: PathBuf,
     pub args: Vec<String>,
@@ -31,7 +31,6 @@ pub struct Program {
     pub time_max: Duration,
 }
 
-/// The result of a program.
 pub struct ProgramResult {
     pub end: ProgramEnd,
     pub stdout: CapturedOutput,

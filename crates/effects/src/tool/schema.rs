@@ -8,7 +8,6 @@ const FAULTS_MAX: usize = 5;
 /// Maximum length of one error, in characters, because it may quote the input.
 const FAULT_CHARS_MAX: usize = 300;
 
-/// A compiled schema.
 pub struct InputSchema(Validator);
 
 impl InputSchema {

@@ -1,5 +1,5 @@
-//! A schedule given as a cron pattern in a named time zone. Local times that are skipped in spring follow cron's rules.
-//! Local times that occur twice in autumn are distinguished by their instant.
+//! A schedule given as a cron pattern in a named time zone. Daylight saving changes follow cron's rules: for example, a
+//! fixed time that occurs twice in autumn fires only the first time.
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;

@@ -1,7 +1,7 @@
-//! Compact a session, undo a compaction, and prune. A compaction reads the context, decides how to summarize its
-//! older part, and appends one compaction entry. Entries appended in the meantime stay in the context, after the
-//! messages that the compaction keeps. The compaction is planned again only if the session moved to another branch
-//! or another caller compacted it.
+//! Compact a session, undo a compaction, and prune. A compaction reads the context, summarizes its older part, and
+//! appends one compaction entry. Entries appended in the meantime stay in the context, after the messages that the
+//! compaction keeps. The compaction is planned again only if the session moved to another branch or another caller
+//! compacted it.
 
 mod options;
 mod prune;
@@ -28,7 +28,7 @@ use crate::summarise::{MeteredSummariser, summarise};
 use crate::{Engine, EngineError, Result, service};
 use size_limit::PlanShrinker;
 
-/// Maximum number of plans for one compaction; a branch switch in the meantime requires a new plan.
+/// Maximum number of plans for one compaction. A branch switch or another compaction requires a new plan.
 const PLANS_MAX: u32 = 3;
 /// Maximum number of append attempts under concurrent writes.
 const APPENDS_MAX: u32 = 64;
@@ -261,7 +261,8 @@ impl Compactions<'_> {
         }
     }
 
-    /// If the context is too large and there was nothing to mask, truncate each message to a line instead.
+    /// Truncate each archived message to a line, because the first plan of an automatic compaction would not shrink
+    /// the context. Returns `None` below pressure level orange.
     async fn truncate_instead(
         self,
         context: &Context,

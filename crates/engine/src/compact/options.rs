@@ -13,7 +13,7 @@ use crate::{EngineError, Result};
 /// Whether the operation writes anything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Writing {
-    /// Write.
+    /// Append the result to the session.
     #[default]
     Write,
     /// Only report what would be written.
@@ -43,7 +43,7 @@ pub struct Compacting {
     pub custom_compactor: Option<Arc<dyn Compactor>>,
     /// Closures that replace parts of a strategy.
     pub callbacks: Callbacks,
-    /// Decides about the compaction before it is written.
+    /// Called before the compaction, which it may cancel or summarize itself, and after it.
     pub hook: Option<Arc<dyn CompactHook>>,
     /// Fence of the lease that the caller holds.
     pub fence: Option<u64>,
@@ -103,9 +103,9 @@ pub struct Compacted {
     pub kept: usize,
     /// Messages removed from the context.
     pub archived: usize,
-    /// Tokens of the context before.
+    /// Tokens of the context before the compaction.
     pub tokens_before: u64,
-    /// Tokens of the context after.
+    /// Tokens of the context after the compaction.
     pub tokens_after: u64,
     /// The entry that was written, or would be in a dry run; `None` if there was nothing to compact.
     pub compaction: Option<Compaction>,

@@ -41,7 +41,7 @@ impl Flows<'_> {
     /// The events of a run. A session without events is not a run.
     pub(crate) async fn run_events(self, scope: &Scope, run: &SessionId) -> Result<Vec<RunEvent>> {
         let mut entries = Vec::new();
-        self.engine.log().each_of_kinds(scope, run, &[Kind::CustomInfo], |entry| entries.push(entry)).await?;
+        self.engine.log().each_of_kinds(scope, run, &[Kind::FlowEvent], |entry| entries.push(entry)).await?;
         let decode = |entry: &Entry| RunEvent::of_body(&entry.body);
         let events: Vec<RunEvent> = run_blocking(|| entries.iter().filter_map(decode).collect());
         match events.first() {

@@ -23,7 +23,7 @@ impl Flows<'_> {
         let mut latest = None;
         self.engine
             .configuration()
-            .each_own_of_kinds(scope, session, &[Kind::CustomInfo], Seq::ZERO, |entry| {
+            .each_own_of_kinds(scope, session, &[Kind::FlowAssigned], Seq::ZERO, |entry| {
                 latest = Assignment::of_body(&entry.body).or(latest.take());
             })
             .await?;
@@ -78,7 +78,7 @@ impl Flows<'_> {
             let mut assignments = Vec::new();
             self.engine
                 .configuration()
-                .each_own_of_kinds(scope, session, &[Kind::CustomInfo], after, |entry| {
+                .each_own_of_kinds(scope, session, &[Kind::FlowAssigned], after, |entry| {
                     assignments.extend(
                         Assignment::of_body(&entry.body).map(|assignment| (assignment, entry.meta.seq)),
                     );

@@ -18,7 +18,7 @@ use crate::Result;
 /// How often the sessions are checked for new entries.
 const CHECK_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Stores role files. A file is replaced atomically, so a concurrent reader sees the old or the new version.
+/// Stores role files. Implementations replace a file atomically, so a reader sees the old or the new version.
 pub trait RoleFileSink: Send + Sync {
     /// Write one file of a role. An existing file is replaced.
     fn write(&self, flow: &str, run: &str, role: &str, name: &str, text: &str) -> std::io::Result<()>;
@@ -31,7 +31,7 @@ pub struct Mirror {
 }
 
 impl Mirror {
-    /// Write all files once more, then stop.
+    /// Write the files of sessions with new entries once more, then stop.
     pub async fn finish(self) {
         let _ = self.stop.send(());
         let _ = self.task.await;
@@ -99,7 +99,7 @@ impl Flows<'_> {
         let mut node = None;
         self.engine
             .log()
-            .each_of_kinds(scope, session, &[Kind::CustomInfo], |entry| {
+            .each_of_kinds(scope, session, &[Kind::FlowAssigned], |entry| {
                 if let Some(assignment) = Assignment::of_body(&entry.body) {
                     node = Some((assignment.node, entry.meta.seq));
                 }

@@ -304,7 +304,7 @@ impl FlowRunner {
 async fn next_cancel(inbox: &mut Follower) -> Result<()> {
     loop {
         let record: Record = inbox.next().await?;
-        if record.meta.kind != Kind::CustomInfo {
+        if record.meta.kind != Kind::FlowEvent {
             continue;
         }
         if RunEvent::of_body(&inbox.decode(&record)?) == Some(RunEvent::CancelAsked) {

@@ -30,7 +30,7 @@ use crate::{Engine, EngineError, Result};
 
 /// Maximum number of turns of one visit: the first turn, its repairs, and interrupted turns.
 const TURNS_MAX: u32 = 4 * (REPAIRS_MAX + 1);
-/// How many times, and at what interval, a visit checks whether another turn in the session has ended.
+/// Maximum number of attempts to take the lease of a session that is running another turn.
 const BUSY_TRIES_MAX: u32 = 720;
 /// Poll interval for a session that is running another turn.
 const BUSY_PAUSE: Duration = Duration::from_millis(200);
@@ -86,7 +86,7 @@ impl Visitor {
         }
     }
 
-    /// Acquire the session's lease after its current holder has released it.
+    /// Acquire the session's lease. Waits for its current holder, up to a limit or until the run is cancelled.
     async fn await_lease(&self, session: &SessionId) -> Result<Hold> {
         let mut tries = 0;
         loop {
@@ -184,7 +184,7 @@ impl Visitor {
         Ok(id.parse()?)
     }
 
-    /// Start the visit's turn with a note about the node. The first visit in a session also sets the session's
+    /// Start the visit's turn with a note about the node. The run's first visit in a session also sets the session's
     /// system prompt.
     async fn begin(&self, node: &Node, session: &SessionId, key: &VisitKey, hold: Hold) -> Result<Running> {
         if let Err(error) = self.write_role_settings(node, session, &hold).await {

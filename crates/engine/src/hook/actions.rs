@@ -14,14 +14,14 @@ use crate::sessions::{OpenOptions, StartOptions};
 use crate::turn::{IfRunning, OnWait, SendOptions, Sent};
 use crate::{EngineError, Result};
 
-/// Maximum number of concurrent actions; further actions are dropped with a warning.
+/// Maximum number of hook calls with running actions; the actions of further calls are dropped with a warning.
 const ACTIONS_MAX: usize = 64;
 /// How long an action waits for a session with a running turn.
 const BUSY_WAIT: Duration = Duration::from_secs(60);
 /// Poll interval for a session that is running another turn.
 const BUSY_PAUSE: Duration = Duration::from_millis(200);
 
-/// Counts an action as running until dropped.
+/// Counts the actions of one hook call as running until dropped.
 struct RunningAction(Arc<watch::Sender<usize>>);
 
 impl RunningAction {
@@ -59,7 +59,7 @@ impl Hooks<'_> {
         }
         let (engine, event, installed) = (self.engine.clone(), event.clone(), installed.clone());
         let Some(guard) = RunningAction::begin(&self.engine.config.hooks.running_actions) else {
-            tracing::warn!(hook = %installed.name, "too many hook actions are running; this one is dropped");
+            tracing::warn!(hook = %installed.name, "too many hook actions are running; this hook's actions are dropped");
             return;
         };
         // Not awaited: the target session may itself be waiting for this hook.

@@ -108,7 +108,7 @@ pub(crate) fn compacted(compaction: &Compaction) -> Value {
     })
 }
 
-/// The archived messages, one line each.
+/// The archived messages as text, each with its role.
 fn archived_text(archive: &Archive<'_>) -> String {
     let messages = archive.opening.iter().chain(archive.story).chain(archive.turn);
     let lines: Vec<String> =

@@ -19,7 +19,7 @@ pub struct HookDryRun {
     pub verdict: Option<Verdict>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub actions: Vec<HookAction>,
-    /// Why the hook's answer would be rejected.
+    /// Why the hook failed or its answer is invalid.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
     /// Whether the event would continue to the next hook and then happen.

@@ -175,7 +175,7 @@ impl Hooks<'_> {
 
     pub(crate) async fn write_note(self, at: EventLocation<'_>, note: &HookNote) {
         let now = self.engine.clock.now();
-        let draft = Draft { turn: at.turn, ..Draft::new(now, note.to_info()) };
+        let draft = Draft { turn: at.turn, ..Draft::new(now, note.to_body()) };
         let appended =
             self.engine.log().append(at.scope, Append::new(at.session.clone(), now, vec![draft])).await;
         if let Err(error) = appended {
@@ -208,7 +208,7 @@ fn merge_fields(data: &mut Value, change: Value) {
     }
 }
 
-/// A text field of a change, if the hook set it.
+/// A text field of the event data that hooks changed.
 pub(crate) fn text_of(data: &Value, field: &str) -> Option<String> {
     data[field].as_str().map(str::to_owned)
 }

@@ -115,7 +115,7 @@ impl InstalledHook {
 #[derive(Clone)]
 pub struct HookRegistry {
     installed: Vec<InstalledHook>,
-    /// Number of running actions, shared with clones of this registry.
+    /// Number of hook calls with running actions, shared with clones of this registry.
     pub(super) running_actions: Arc<watch::Sender<usize>>,
 }
 

@@ -1,8 +1,8 @@
-//! Imports another program's file. Each step passes once through the reader, the settings filter, the reconciler and the
-//! writer. Only a few batches are in memory, so memory use does not depend on the file's size.
+//! Import another program's file. Each step passes once through the reader, the settings filter, the reconciler and
+//! the writer. Only a few batches of steps are in memory at a time.
 //!
-//! Short lines are read by the calling task. Documents and long lines may contain a whole conversation. A blocking thread
-//! reads them, and the calling task stores their portions concurrently.
+//! Short lines are read by the calling task. Documents and long lines may contain a whole conversation. A blocking
+//! thread reads them, and the calling task stores their portions concurrently.
 
 use std::panic::resume_unwind;
 
@@ -67,8 +67,8 @@ pub struct ForeignImport {
 }
 
 impl ForeignImport {
-    /// Start to import another program's file. `name` names the session if the file contains no id. Fails for Sapwood's own
-    /// format, which [`OwnImport`](super::OwnImport) imports.
+    /// Start importing another program's file. `name` names the session if the file contains no id. Fails for Sapwood's
+    /// own format, which [`OwnImport`](super::OwnImport) imports.
     pub(super) fn begin(
         engine: &Engine,
         scope: &Scope,
@@ -149,7 +149,7 @@ impl ForeignImport {
         Some(value)
     }
 
-    /// Whether the rest of the file is not imported, so that the caller can stop reading.
+    /// Whether the import gave up on the rest of the file, so that the caller can stop reading.
     pub fn is_given_up(&self) -> bool {
         self.failure.is_some()
             || self.stored.problems.len() >= PROBLEMS_MAX

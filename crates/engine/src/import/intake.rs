@@ -1,5 +1,6 @@
-//! Extends a stored session by the steps of a foreign file. Each step is filtered, reconciled with the log and written
-//! before the next one. If the log grows in the meantime, the import fails with a conflict.
+//! Extend a stored session by the steps of a foreign file. Each step is filtered, reconciled with the log and passed to
+//! the writer before the next one. If another caller appends after the log was last read, the import fails with a
+//! conflict.
 
 use sapwood_core::entry::{Draft, Entry};
 use sapwood_core::port::store::{Expect, NewSession};
@@ -147,7 +148,7 @@ impl Intake {
     }
 
     async fn read_sibling(&mut self, other: &SessionId) -> Result<()> {
-        let kinds = [Kind::AssistantMessage, Kind::CustomInfo];
+        let kinds = [Kind::AssistantMessage, Kind::UsageReported];
         let reconciler = &mut self.reconciler;
         let learn = |entry: Entry| reconciler.register_elsewhere(entry.meta.id, &entry.body);
         match self.engine.log().each_of_kinds(&self.scope, other, &kinds, learn).await {
@@ -220,8 +221,8 @@ impl Intake {
         Ok(())
     }
 
-    /// Start to write before the first new entry. A dry run instead checks the caller's right to extend the session, so
-    /// that it fails in the same cases as an import.
+    /// Start writing at the first new entry. A dry run instead checks the caller's right to extend the session, so that
+    /// it fails in the same cases as an import.
     async fn begin_writing(&mut self) -> Result<()> {
         match &mut self.target {
             Target::Ready { new, is_known } => {

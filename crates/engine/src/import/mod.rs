@@ -37,17 +37,17 @@ service! {
 }
 
 impl Imports<'_> {
-    /// Start to import entries. An existing session is extended if the caller owns it and its head matches `expect`.
+    /// Start importing entries. An existing session is extended if the caller owns it and its head matches `expect`.
     pub async fn begin(self, scope: &Scope, new: NewSession, expect: Expect) -> Result<ImportWriter> {
         ImportWriter::begin(self.engine, scope, new, expect).await
     }
 
-    /// Start to import the steps of another program's file, read by the caller.
+    /// Start importing the steps of another program's file, read by the caller.
     pub fn begin_intake(self, scope: &Scope, format: Format, mode: Mode) -> Intake {
         Intake::new(self.engine, scope, format, ImportOptions::new(mode))
     }
 
-    /// Start to import another program's file. `name` names the session if the file contains no id. Fails for Sapwood's
+    /// Start importing another program's file. `name` names the session if the file contains no id. Fails for Sapwood's
     /// own format.
     pub fn begin_foreign(
         self,
@@ -59,7 +59,7 @@ impl Imports<'_> {
         ForeignImport::begin(self.engine, scope, format, name, options)
     }
 
-    /// Start to import a file in Sapwood's format.
+    /// Start importing a file in Sapwood's format.
     pub fn begin_own(self, scope: &Scope, options: ImportOptions) -> OwnImport {
         OwnImport::begin(self.engine, scope, options)
     }

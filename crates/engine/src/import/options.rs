@@ -50,7 +50,6 @@ impl SettingsFilter {
     }
 }
 
-/// Options of an import.
 #[derive(Clone)]
 pub struct ImportOptions {
     pub mode: Mode,

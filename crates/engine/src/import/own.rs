@@ -1,4 +1,4 @@
-//! Imports a file in Sapwood's format, which may contain several concatenated exports.
+//! Import a file in Sapwood's format, which may contain several concatenated exports.
 
 use std::collections::VecDeque;
 
@@ -73,7 +73,7 @@ impl OwnImport {
         self.current.importer.held_bytes() + self.current.intake.held_bytes()
     }
 
-    /// Whether the rest of the current session is not imported. Other sessions may follow it.
+    /// Whether the import gave up on the rest of the current session. Other sessions may follow it.
     pub fn is_given_up(&self) -> bool {
         self.current.failure.is_some()
     }

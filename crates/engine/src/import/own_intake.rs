@@ -1,5 +1,5 @@
-//! Extends a stored session by the entries of a file in Sapwood's format. The n-th entry of a file has seq n. Existing
-//! entries are compared with the file one by one, and the rest is appended. A log that differs stays unchanged.
+//! Extend a stored session by the entries of a file in Sapwood's format. The n-th entry of a file has seq n. The ids of
+//! existing entries are compared with the file, and the rest is appended. A log that differs stays unchanged.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -14,7 +14,7 @@ use super::options::{ImportOptions, Mode, PAGE_RECORDS, SettingsFilter};
 use super::writer::ImportWriter;
 use crate::{Engine, Result};
 
-/// A Sapwood session that is being imported unchanged.
+/// A session in Sapwood's format that is being imported.
 pub(super) struct OwnIntake {
     engine: Engine,
     scope: Scope,
@@ -188,7 +188,7 @@ impl OwnIntake {
 }
 
 impl LogComparison {
-    /// The next entry of the stored session; `None` at its end.
+    /// The id of the next entry of the stored session; `None` at its end.
     async fn next_id(&mut self, engine: &Engine, scope: &Scope) -> Result<Option<EntryId>> {
         if self.page.is_empty() && self.exists {
             let page = engine.store.read_after(scope, &self.header.id, self.after, PAGE_RECORDS).await?;

@@ -14,8 +14,8 @@ const SIBLINGS_CHECKED_MAX: usize = 100;
 /// Sessions per page when all sessions are listed.
 const PAGE_SESSIONS: usize = 1_000;
 
-/// An index of the store's sessions by start time, read once and shared by the imports of a batch. A single import
-/// instead lists only sessions that were updated soon after the imported session's start.
+/// An index of the importing user's sessions by start time, read once and shared by the imports of a batch. A single
+/// import instead lists only sessions that were updated soon after the imported session's start.
 #[derive(Clone, Default)]
 pub struct SiblingSessions(Arc<Mutex<Option<SessionsByStart>>>);
 

@@ -1,4 +1,5 @@
-//! Writes imported drafts: entries keep their ids, times and authors, and are appended in batches like other entries.
+//! Write imported drafts in batches. Entries keep their ids and times. Only an operator's import also keeps entries of
+//! other users under their names.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -27,7 +28,7 @@ pub struct ImportWriter {
     engine: Engine,
     scope: Scope,
     session: SessionId,
-    /// Created with the first batch, so that an empty file creates no session.
+    /// The session to create with the first batch or in [`ImportWriter::finish`]; `None` if it exists.
     new: Option<NewSession>,
     /// Whether this import created the session.
     created: Created,
@@ -152,7 +153,7 @@ impl ImportWriter {
         self.pending_bytes = 0;
         let now = self.engine.clock.now();
         let expect = Expect::Head(self.head);
-        // The audit line is part of the first append, so every import has one.
+        // The audit line is part of the first append, so every import that adds entries has one.
         let import_note =
             || note(AuditAction::Import, &self.session, Some(format!("from entry {} on", self.head.next())));
         let audit = (self.added == 0).then(import_note);

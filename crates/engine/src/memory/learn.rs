@@ -1,5 +1,5 @@
-//! Learn memories from a session: when it is closed or archived, after an idle time, or on request. A mark in the
-//! session's log records the last processed entry, so that nothing is learned twice and forgotten memories stay
+//! Learn memories from a session: when it is closed or archived, after an idle time, or on request. A checkpoint in
+//! the session's log records the last processed entry, so that nothing is learned twice and forgotten memories stay
 //! forgotten.
 
 use std::time::Duration;
@@ -72,8 +72,8 @@ impl Memories<'_> {
         }
         let learned = kept.iter().filter(|kept| kept.outcome != MemoryOutcome::Known).count();
         let asked_model = how != Learned::ByRules || fell_back.is_some();
-        // The rules return the same result again at no cost, so an empty result needs no mark. A model must not be
-        // called twice, so its result always needs a mark.
+        // The rules return the same result again at no cost, so an empty result needs no checkpoint. A model must not
+        // be called twice, so its result always needs one.
         if !kept.is_empty() || asked_model {
             let learned = u32::try_from(learned).unwrap_or(u32::MAX);
             let mark = MemoryCheckpoint {
@@ -135,7 +135,7 @@ impl Memories<'_> {
         self.learn(&scope, session).await.map(Some)
     }
 
-    /// The entries on the path since the latest mark, without inherited entries. Inherited entries are processed in
+    /// The entries on the path since the latest checkpoint, without inherited entries. Inherited entries are processed in
     /// the fork's source.
     async fn unprocessed_entries(self, scope: &Scope, session: &SessionId) -> Result<UnprocessedEntries> {
         let summary = self.engine.store.summary(scope, session).await?;
@@ -145,7 +145,7 @@ impl Memories<'_> {
         let mut after = Seq(summary.inherited);
         self.engine
             .log()
-            .each_of_kinds(scope, session, &[Kind::CustomInfo], |entry| {
+            .each_of_kinds(scope, session, &[Kind::MemoryLearned], |entry| {
                 after = MemoryCheckpoint::of(&entry.body).map_or(after, |mark| after.max(mark.upto));
             })
             .await?;
@@ -156,8 +156,8 @@ impl Memories<'_> {
         Ok(UnprocessedEntries { summary, entries, upto })
     }
 
-    /// Extract candidates with the model. Falls back to rules, with the reason, if there is no model or its
-    /// answer is invalid.
+    /// Extract candidates with the configured model, or by rules if there is none. If the model fails or its answer is
+    /// invalid, falls back to rules and returns the reason.
     async fn candidates(self, unprocessed: &UnprocessedEntries) -> (Vec<Candidate>, Learned, Option<String>) {
         let by_rules = || rules::extract(&unprocessed.entries, &unprocessed.summary.owner);
         let Some(name) = &self.engine.config.memory.model else {

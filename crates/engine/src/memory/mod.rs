@@ -1,5 +1,5 @@
-//! Memories: facts learned from sessions and provided to later sessions. [`learn`] extracts them when a session
-//! ends, [`write`] stores and deletes them, [`recall`] searches them and briefs new sessions.
+//! Memories: facts learned from sessions and provided to later sessions. [`learn`] extracts them from sessions,
+//! [`write`] stores and deletes them, [`recall`] searches them and briefs new sessions.
 //! `sapwood_core::memory` decides without I/O what is worth remembering.
 //!
 //! A memory belongs to its session's owner. It reaches other users only when it is explicitly shared with the

@@ -59,7 +59,7 @@ impl Memories<'_> {
         Ok(Recollection { found, by_embedding: question_embedding.is_some() })
     }
 
-    /// Add embeddings to memories that were stored without embeddings, a few per search.
+    /// Add embeddings to memories that have none of the current model, a limited number per search.
     async fn embed_more(self, scope: &Scope, question: &Embedding, memories: &mut [Memory]) {
         let Some(embedder) = &self.engine.config.memory.embedder else { return };
         let lacks = |memory: &&mut Memory| {

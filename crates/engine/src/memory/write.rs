@@ -50,7 +50,7 @@ pub enum MemoryOutcome {
     Learned,
     /// The memory was already known and now has more support.
     Strengthened,
-    /// The memory was already known from the same entries.
+    /// The memory was already known, and the candidate adds no support.
     Known,
     /// The memory supersedes an older memory.
     Superseded { old: MemoryId },
@@ -124,7 +124,7 @@ impl Memories<'_> {
         Err(contended(id))
     }
 
-    /// Delete a memory permanently, with the versions it superseded. Returns how many were deleted.
+    /// Delete a memory permanently, with the memories it superseded. Returns how many were deleted.
     pub async fn forget(self, scope: &Scope, id: MemoryId) -> Result<usize> {
         let memory = self.engine.store.get_memory(scope, id).await?;
         if !memory.may_be_changed_by(scope) {
@@ -133,7 +133,7 @@ impl Memories<'_> {
         }
         let all = self.all(scope, Whose::Only(memory.belongs.clone()), Standing::Any).await?;
         let mut to_delete = vec![id];
-        // The list grows while it is iterated. Each memory is superseded by at most one other memory, so the loop ends.
+        // The list grows while it is iterated. The loop ends because no memory is added twice.
         let mut next = 0;
         while let Some(newer) = to_delete.get(next).copied() {
             let older = all

@@ -167,7 +167,7 @@ impl Triggers<'_> {
         conditions: NoteConditions,
     ) -> Result<Appended> {
         let now = self.engine.clock.now();
-        let mut append = Append::new(log.clone(), now, vec![Draft::new(now, note.to_info())]);
+        let mut append = Append::new(log.clone(), now, vec![Draft::new(now, note.to_body())]);
         append.expect = conditions.head.map_or(Expect::Any, Expect::Head);
         append.fence = conditions.fence;
         append.idempotency_key = conditions.key;

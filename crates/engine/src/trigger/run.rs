@@ -28,7 +28,7 @@ const RETRY_MS: u64 = 1_000;
 const BUSY_PAUSE: Duration = Duration::from_millis(300);
 /// Poll interval for a session that is waiting for an answer.
 const ANSWER_PAUSE: Duration = Duration::from_secs(3);
-/// Longest pause; a lease released by another server is noticed within this time.
+/// Longest pause between two checks.
 const PAUSE_MS_MAX: u64 = 30_000;
 
 type FiringResult = (Seq, Result<(String, Option<String>)>);
@@ -81,8 +81,8 @@ impl TriggerRunner {
         }
     }
 
-    /// Perform due firings and wait for their results, without detecting new firings. Reports whether another
-    /// process runs the trigger, after waiting long enough for the lease of a dead process to expire.
+    /// Perform due firings and wait for their results, without detecting new firings. Returns [`Drained::Elsewhere`]
+    /// if another process still holds the lease after a dead process's lease would have expired.
     pub async fn drain(mut self) -> Result<Drained> {
         let deadline = self.engine.clock.now().0 + LEASE_TTL_MS + i64::try_from(RETRY_MS).unwrap_or_default();
         loop {
@@ -336,7 +336,7 @@ enum FiringStatus {
     Ended(String, Option<String>),
 }
 
-/// The turn that consumed this input, and its outcome.
+/// The status of the turn that consumed this input.
 async fn status_of(
     engine: &Engine,
     installed: &InstalledTrigger,

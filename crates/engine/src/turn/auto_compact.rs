@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use sapwood_core::entry::{CustomInfo, Trigger};
+use sapwood_core::entry::{Body, Trigger};
 use sapwood_core::pressure::{Moment, Pressure, PressureAction};
 use sapwood_core::project::context::Context;
 use sapwood_core::tokens::{Count, count_in_use};
@@ -18,8 +18,8 @@ use crate::pressure::PressureOptions;
 use crate::summarise::ModelSummariser;
 
 impl TurnContext {
-    /// Whether to compact before calling the model. Checked once per answer: a compaction that gained nothing
-    /// is not retried before the next answer.
+    /// Whether to compact before calling the model. A compaction is tried once per answer: one that gained nothing is
+    /// not retried before the next answer.
     pub(super) async fn check_pressure(&self, context: &Context) -> Option<Input> {
         let counter = self.engine.tokens.counter(Some(&self.chain.first()?.model));
         let used = count_in_use(context, counter.text(&self.schemas()), &counter);
@@ -44,10 +44,10 @@ impl TurnContext {
     }
 
     /// The entry for a level that the log does not have yet. The caller must append it.
-    fn note_of(&self, pressure: &Pressure) -> Option<CustomInfo> {
+    fn note_of(&self, pressure: &Pressure) -> Option<Body> {
         let before =
             self.with_progress(|progress| std::mem::replace(&mut progress.recorded_level, pressure.level));
-        (before != pressure.level).then(|| pressure.to_info(before))
+        (before != pressure.level).then(|| pressure.to_body(before))
     }
 
     /// Whether followers have not been told this level yet. They are told by the caller.

@@ -1,5 +1,5 @@
-//! The built-in tools, which work on sessions: deliver an artifact, ask the user, search earlier sessions,
-//! graft, delegate, and read the rest of an output that was too large to show.
+//! The built-in tools, which work on sessions: deliver an artifact, ask the user, search earlier sessions, graft,
+//! delegate, hand off, read a skill, and read the rest of an output that was too large to show.
 
 use sapwood_core::agent::{Agent, MemoryUse, Recall as RecallUse};
 use sapwood_core::content::{BlobRef, Json, ToolCall};
@@ -382,7 +382,7 @@ impl Drop for CancelOnDrop<'_> {
         let (engine, scope) = (self.context.engine.clone(), self.context.scope.clone());
         tokio::spawn(async move {
             if let Err(error) = engine.turn_control().cancel(&scope, &child).await {
-                tracing::debug!(session = %child, %error, "the sub-session had already ended");
+                tracing::debug!(session = %child, %error, "failed to cancel the sub-session's turn");
             }
         });
     }

@@ -54,7 +54,8 @@ impl TurnContext {
         }
     }
 
-    /// Check the budget: stop the call if the cost so far plus the worst case of this call exceeds the cap.
+    /// Check the budget. If the cost so far plus the worst case of this call exceeds the cap, the agent's policy
+    /// decides whether to fail, ask or warn.
     async fn check_budget(&self, context: &Context) -> Result<Option<Input>> {
         let Some(budget) = self.agent.budget else { return Ok(None) };
         if self.with_progress(|progress| progress.is_budget_waived) {

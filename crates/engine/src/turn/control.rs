@@ -131,7 +131,7 @@ impl TurnControl<'_> {
         Ok(entries)
     }
 
-    /// The parent of the turn's first message.
+    /// The parent of the turn's first user message.
     pub(super) async fn entry_before(
         self,
         scope: &Scope,

@@ -75,7 +75,7 @@ impl TurnContext {
         let artifacts = self.engine.views().artifacts(&self.scope, &self.session).await?;
         let exists = artifacts.named(artifact).is_some();
         Ok((!exists).then(|| {
-            format!("No artifact `{artifact}` to hand to {node}: pass its text as content, or put it first.")
+            format!("No artifact `{artifact}` to hand to {node}: pass its text as content, or deliver it with put_artifact first.")
         }))
     }
 }

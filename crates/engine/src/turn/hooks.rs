@@ -64,7 +64,7 @@ impl TurnContext {
         self.engine.hooks().fire(name, &self.scope, &self.session, Some(self.turn), data).await;
     }
 
-    /// Mark the turn as new, so that its hooks are called.
+    /// Record the input of a new turn, so that the before-turn hooks are called.
     pub(super) fn set_initial_input(&self, parts: &[Part]) {
         if self.engine.hooks().has(HookName::BeforeTurn) {
             self.with_progress(|progress| progress.initial_input = Some(joined_text(parts)));

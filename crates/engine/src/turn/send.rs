@@ -1,5 +1,5 @@
-//! The turn operations: start a session with an agent, send it input, and cancel, steer, answer or resume a turn
-//! from any process. A turn runs as a separate task and does not depend on its sender.
+//! Start and resume turns: from sent or queued input, after a crash, or in an imported session. A turn runs as a
+//! separate task and does not depend on its sender.
 
 use std::sync::Arc;
 
@@ -63,7 +63,7 @@ impl Opening {
     }
 
     fn into_bodies(self) -> Vec<Body> {
-        let infos = self.terms.to_info().into_iter().chain(self.mark).map(Body::from);
+        let infos = self.terms.to_body().into_iter().chain(self.mark.map(Body::from));
         infos.chain(self.bodies).collect()
     }
 
@@ -266,8 +266,8 @@ impl Turns<'_> {
         self.resume_held(scope, session, hold, on_wait).await
     }
 
-    /// Continue an imported session whose latest turn was unfinished, with a new turn under the caller's
-    /// configuration. Returns `None` if there is no such turn, or if a local turn followed.
+    /// Continue an imported session whose latest turn was unfinished, with a new turn under the local configuration.
+    /// Returns `None` if there is no such turn, or if a local turn followed.
     pub async fn continue_imported(
         self,
         scope: &Scope,

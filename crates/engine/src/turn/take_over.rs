@@ -23,7 +23,7 @@ use crate::{Engine, EngineError, Result};
 
 /// Search interval. After a server dies, its turns pause for this interval plus the lease TTL.
 const SEARCH_INTERVAL: Duration = Duration::from_millis(1_000);
-/// Maximum number of turns taken over per search.
+/// Maximum number of turns, or of runs per tenant, taken over per search.
 const TURNS_TAKEN_OVER_MAX: usize = 16;
 /// Maximum number of takeovers of the same turn or run by one process.
 const ATTEMPTS_MAX: u32 = 3;
@@ -158,7 +158,6 @@ impl AbandonedSearch {
         Ok(running.map_or(Takeover::Skipped, |_| Takeover::Done))
     }
 
-    /// Take over an open run.
     async fn take_over_run(&mut self, scope: &Scope, run: &SessionId) -> Result<Takeover> {
         if !self.attempts.has_left(run) {
             return Ok(Takeover::Skipped);

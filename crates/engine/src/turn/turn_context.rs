@@ -30,7 +30,7 @@ pub(super) struct TurnParameters<'t> {
 }
 
 impl TurnContext {
-    /// Read the session's configuration and open its tools. Nothing is written.
+    /// Read the session's configuration and open its tools. No entry is written.
     pub(super) async fn build(
         engine: &Engine,
         scope: &Scope,
@@ -136,7 +136,7 @@ fn grant_of(scope: &Scope, session: &SessionId, settings: &Settings, agent: &Age
     }
 }
 
-/// Check the limits before anything is written.
+/// Refuse a new turn if the turn limit is reached or the budget is used up.
 pub(super) fn check_limits(summary: &Summary, agent: &Agent) -> Result<()> {
     if summary.turns >= agent.limits.turns() {
         return Err(EngineError::TurnLimit { session: summary.id.clone(), limit: agent.limits.turns() });

@@ -16,7 +16,6 @@ pub(super) struct ToolNames {
 }
 
 impl ToolNames {
-    /// Store the tool names of a message's calls.
     pub(super) fn record(&mut self, body: &Body) {
         for call in body.parts().iter().filter_map(Part::as_tool_call) {
             if self.names.len() >= NAMES_MAX {
@@ -26,7 +25,6 @@ impl ToolNames {
         }
     }
 
-    /// Return the tool name of a result, if known.
     pub(super) fn tool_of<'a>(&'a self, result: &'a ToolResult) -> Option<&'a str> {
         let own = result.tool.as_deref().filter(|tool| !tool.is_empty());
         own.or_else(|| self.names.get(&result.call_id).map(String::as_str).filter(|name| !name.is_empty()))

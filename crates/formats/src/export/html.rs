@@ -141,7 +141,7 @@ fn make_safe(event: Event<'_>) -> Event<'_> {
     match event {
         Event::Html(raw) | Event::InlineHtml(raw) => Event::Text(raw),
         Event::Start(Tag::Link { link_type, dest_url, .. }) => {
-            // An autolink in angle brackets has no scheme; the HTML writer adds `mailto:`.
+            // An email autolink has no scheme; the HTML writer adds `mailto:`.
             let dest_url = if link_type == LinkType::Email { dest_url } else { safe_link(dest_url) };
             let title = CowStr::Borrowed("");
             Event::Start(Tag::Link { link_type, dest_url, title, id: CowStr::Borrowed("") })

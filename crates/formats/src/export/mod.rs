@@ -1,5 +1,5 @@
 //! Session exports, one module per format. [`jsonl`] and [`tree`] write the whole log record by record, so memory
-//! use stays constant. [`messages`] writes the context that a model would receive. The other modules write the
+//! use stays small. [`messages`] writes the context that a model would receive. The other modules write the
 //! active path, for human readers or other programs.
 
 mod calls;

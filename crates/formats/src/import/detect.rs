@@ -6,7 +6,6 @@ use super::Format;
 
 /// Number of bytes to inspect.
 pub const PEEK_BYTES: usize = 256 << 10;
-/// Number of lines to inspect.
 const LINES_MAX: usize = 64;
 
 /// Return the format of a file with this beginning.

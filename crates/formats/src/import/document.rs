@@ -15,7 +15,6 @@ pub(super) fn is_value(line: &[u8]) -> bool {
     line.len() <= LINE_BYTES_MAX && !line.is_empty() && serde_json::from_slice::<IgnoredAny>(line).is_ok()
 }
 
-/// Strip a UTF-8 byte order mark.
 fn strip_bom(bytes: &[u8]) -> &[u8] {
     bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes)
 }

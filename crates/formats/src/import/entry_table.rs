@@ -7,7 +7,6 @@ use sapwood_core::entry::Stance;
 /// The position of an entry in the table.
 pub(super) type RowIndex = u32;
 
-/// Rows per chunk.
 const CHUNK_ROWS: usize = 4_096;
 /// The top bit of a link marks an entry outside the tree. The other bits are the parent's index plus one.
 const OUTSIDE_TREE: u32 = 1 << 31;

@@ -316,7 +316,6 @@ impl Importer {
         }
     }
 
-    /// Flush the older half of the buffered messages.
     fn flush_older_half(&mut self, batch: &mut StepBatch) {
         self.emit_pending(batch);
         while self.pending_bytes > PENDING_BYTES_MAX / 2 && self.pending.len() > 1 {

@@ -18,11 +18,9 @@ pub(super) enum KeyLookup {
     Alias(TreePosition),
 }
 
-/// Initial number of slots.
 const SLOTS_INITIAL: usize = 64;
 /// The top bit of a slot marks an alias. The other bits are the index of the alias or row, plus one.
 const ALIAS_BIT: u32 = 1 << 31;
-/// Maximum number of aliases.
 pub(super) const ALIASES_MAX: usize = ALIAS_BIT as usize - 2;
 
 #[derive(Clone, Copy)]

@@ -19,7 +19,6 @@ use super::steps::{Author, RecordKey, StepBatch, StepParent, plausible_usage};
 use super::text::{arguments_json, input_json};
 use super::{Format, LineLocator, ProblemKind, Reader, read_json_line};
 
-/// The key of the messages in a document.
 const RECORDS: Records = Records { keys: &["messages"], container_keys: &[] };
 
 #[derive(Deserialize, Default)]
@@ -141,7 +140,7 @@ impl Importer {
         Ok(())
     }
 
-    /// Name the session after the file. Without a file name, derive the name from the first message.
+    /// Name the session by its id or after the file. Without either, derive the name from the first message.
     fn open(&mut self, id: Option<String>, first: &[u8], batch: &mut StepBatch) {
         if batch.session.is_some() {
             return;

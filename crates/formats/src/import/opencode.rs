@@ -486,7 +486,6 @@ fn report_lost(what: &str, id: &str, why: &str, batch: &mut StepBatch) {
     batch.report(ProblemKind::BadLine { why: format!("{what} {:?}{all}: {why}", shortened(id)) });
 }
 
-/// Shorten a name for an error message.
 fn shortened(name: &str) -> String {
     name.chars().take(40).collect()
 }
@@ -520,7 +519,6 @@ impl FileData {
     }
 }
 
-/// Add a tool call and its result.
 fn take_tool(open: &mut OpenMessage, id: &str, part: PartData<'_>, raw: &str, batch: &mut StepBatch) {
     let (call_id, tool) = (part.call_id.unwrap_or_default(), part.tool.unwrap_or_default());
     let state = part.state.unwrap_or_default();

@@ -1,7 +1,7 @@
-//! Import of sessions of pi and operator. Both formats have the same tree, but pi uses camelCase keys and ISO times,
-//! and operator uses snake_case keys and seconds. Every record has an id and a parent. Labels, names and extension
-//! data are part of the tree in pi, but outside the tree in Sapwood. Their children are therefore attached to their
-//! parents.
+//! Import of sessions of pi and operator. Both formats have the same tree, but pi uses camelCase keys and ISO
+//! times, and operator uses snake_case keys and seconds. Every record has an id and a parent. Labels, names
+//! and extension data are part of the tree in pi, but outside the tree in Sapwood. The children of such a
+//! record are therefore attached to its parent.
 //!
 //! pi's leaf is the last line. operator writes a `leaf` record when the leaf moves. pi version 1 has no ids: its
 //! records are a straight chain, and `firstKeptEntryIndex` also counts the header. Version 2 has the role name
@@ -295,7 +295,6 @@ impl Importer {
         }
     }
 
-    /// Return the key of a record, and its parent.
     fn key_and_parent(&mut self, record: &PiRecord<'_>, line: &[u8]) -> (RecordKey, StepParent) {
         match &mut self.chain {
             Some(chain) => {
@@ -319,7 +318,6 @@ impl Importer {
         }
     }
 
-    /// Classify a record by its fields.
     fn kind_of(&self, record: &PiRecord<'_>) -> Option<RecordKind> {
         Some(match record.kind.as_ref() {
             "message" => RecordKind::Message,

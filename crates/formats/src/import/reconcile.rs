@@ -8,9 +8,10 @@
 
 use std::collections::{HashMap, HashSet};
 
-use sapwood_core::entry::{ContextChanged, Label, LeafMoved, SessionNamed, Stance, Usage, codec};
+use sapwood_core::entry::{
+    ContextChanged, EngineRecord, Label, LeafMoved, SessionNamed, Stance, Usage, UsageReported, codec,
+};
 use sapwood_core::port::store::BODY_BYTES_MAX;
-use sapwood_core::project::usage::{USAGE_INFO, usage_note};
 use sapwood_core::{Body, Draft, EntryId, Kind, Principal, TimestampMs};
 
 use super::blocks::part_bytes;
@@ -26,7 +27,6 @@ use super::{PROBLEMS_MAX, Problem, ProblemKind};
 
 /// A body with at most this much text fits into an entry. A larger body is encoded to measure it.
 const SAFE_CONTENT_BYTES: usize = BODY_BYTES_MAX / 4;
-/// An entry to add to the tree.
 struct NewEntry {
     key: RecordKey,
     body: Body,
@@ -125,7 +125,7 @@ impl Reconciler {
         let key = RecordKey::of_id(id);
         let counts = match body {
             Body::AssistantMessage(answer) => answer.usage.is_some(),
-            Body::CustomInfo(info) => info.custom_type == USAGE_INFO,
+            Body::UsageReported(_) => true,
             _ => false,
         };
         if counts && key.is_of_source() {
@@ -260,7 +260,7 @@ impl Reconciler {
         may_move && (self.rewound.is_some() || !self.log.is_on_path(self.source_leaf, self.leaf))
     }
 
-    /// Add a title, even if it was used before.
+    /// Add a title if it differs from the current one, even if it was used before.
     fn take_title(&mut self, key: RecordKey, title: String, drafts: &mut Vec<Draft>) {
         if self.title.as_ref() == Some(&title) {
             self.skipped += 1;
@@ -345,7 +345,7 @@ impl Reconciler {
         let note = usage_key(new_entry.key);
         let is_counted = new_entry.earlier.counted.iter().chain([&note]).any(|key| self.log.has(*key));
         if let Some(by) = take_usage(&mut new_entry.body).filter(|_| !is_counted) {
-            self.push_draft(note, usage_note(&by).into(), Stance::OutsideTree, None, drafts);
+            self.push_draft(note, UsageReported::of(&by).into(), Stance::OutsideTree, None, drafts);
         }
         known
     }
@@ -371,7 +371,7 @@ impl Reconciler {
         let additional = shorter.and_then(|usage| uncounted_usage(take_usage(&mut new_entry.body)?, usage));
         let row = self.append_entry(new_entry, position, report, drafts);
         if let Some(by) = additional {
-            self.push_draft(note, usage_note(&by).into(), Stance::OutsideTree, None, drafts);
+            self.push_draft(note, UsageReported::of(&by).into(), Stance::OutsideTree, None, drafts);
         }
         row
     }
@@ -452,7 +452,7 @@ impl Reconciler {
             Comparison::Known { row, late } => {
                 if let Some((number, by)) = late {
                     let note = usage_key(message).part(number);
-                    self.push_draft(note, usage_note(&by).into(), Stance::OutsideTree, None, drafts);
+                    self.push_draft(note, UsageReported::of(&by).into(), Stance::OutsideTree, None, drafts);
                 }
                 if let Some(is_in_source) =
                     self.in_source.get_mut(row as usize).filter(|is_in_source| !**is_in_source)
@@ -471,7 +471,7 @@ impl Reconciler {
                 }
                 self.versions.record_version(message, position, content_hash, row);
                 if let Some(by) = additional {
-                    self.push_draft(note, usage_note(&by).into(), Stance::OutsideTree, None, drafts);
+                    self.push_draft(note, UsageReported::of(&by).into(), Stance::OutsideTree, None, drafts);
                 }
                 row
             }

@@ -6,8 +6,7 @@
 
 use std::collections::HashMap;
 
-use sapwood_core::entry::{Usage, WrittenBy, codec};
-use sapwood_core::project::usage::USAGE_INFO;
+use sapwood_core::entry::{EngineRecord, Usage, UsageReported, WrittenBy, codec};
 use sapwood_core::{BlobHash, Body};
 
 use super::entry_table::RowIndex;
@@ -170,9 +169,7 @@ fn usage_cost_of(body: &Body) -> Option<UsageCost> {
             message.usage.map(|usage| UsageCost { usage, cost_nano_usd: message.cost_nano_usd })
         }
         Body::Compaction(compaction) => compaction.written_by.as_ref().map(of_writer),
-        Body::CustomInfo(info) if info.custom_type == USAGE_INFO => {
-            serde_json::from_str::<WrittenBy>(info.data.get()).ok().as_ref().map(of_writer)
-        }
+        Body::UsageReported(_) => UsageReported::read::<WrittenBy>(body).as_ref().map(of_writer),
         _ => None,
     }
 }

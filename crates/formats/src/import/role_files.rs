@@ -21,7 +21,6 @@ use crate::export::OMITTED_SUMMARY;
 pub const STATE_TYPE: &str = "role-files:state";
 pub const FEED_TYPE: &str = "role-files:feed";
 
-/// The keys of the messages in a transcript.
 const RECORDS: Records = Records {
     keys: &["transcriptHistory", "archivedTranscriptHistory"],
     container_keys: &["compactionArchives"],
@@ -136,7 +135,6 @@ impl Reader for Importer {
     }
 }
 
-/// Add the operator's feed outside the tree.
 fn take_feed(bytes: &[u8], batch: &mut StepBatch) -> Result<(), serde_json::Error> {
     let items: Vec<&RawValue> = serde_json::from_slice(bytes)?;
     for (number, raw) in items.into_iter().enumerate() {

@@ -67,7 +67,7 @@ struct BlobLine<'a> {
 enum ReadState {
     #[default]
     BeforeHeader,
-    /// A header, valid or not, or an entry without a header.
+    /// A header, valid or not, or an entry without a header was read.
     InSession,
     /// No more lines are imported.
     Ended,
@@ -385,7 +385,6 @@ impl Importer {
         false
     }
 
-    /// Find the tree position for this parent id.
     fn parent_of(&mut self, parent: Option<EntryId>, number: u64) -> Option<RowIndex> {
         let parent = parent?;
         if let Some(position) = self.find(parent) {

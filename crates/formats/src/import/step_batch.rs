@@ -12,7 +12,7 @@ use super::steps::{
 };
 use super::{Format, PROBLEMS_MAX, Problem, ProblemKind};
 
-/// Number of steps, and of input bytes, after which a portion is stored while the file is still being read.
+/// Number of steps, and of input bytes, after which a portion is sent while the file is still being read.
 const PORTION_STEPS: usize = 512;
 const PORTION_BYTES: usize = 2 << 20;
 

@@ -114,7 +114,7 @@ pub enum Author {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PathKind {
     Main,
-    /// The entry is in the tree, but never the leaf. Used for the conversation of a subagent.
+    /// The entry is in the tree, but never the leaf. Used, for example, for the conversation of a subagent.
     Side,
 }
 
@@ -153,7 +153,7 @@ pub struct EarlierEntries {
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum StepAction {
-    /// Add an entry to the tree. `names` are candidate records that it may refer to; the first one found is
+    /// Add an entry to the tree. `refs` are candidate records that it may refer to; the first one found is
     /// used. A compaction refers to its first kept entry, a branch summary to the leaf of the branch.
     Add {
         body: Body,
@@ -164,17 +164,18 @@ pub enum StepAction {
         earlier: EarlierEntries,
     },
     /// Add a message that the source may rewrite. The step's key identifies the message, not its content.
-    /// Versions differ by parent and content, and usage is counted once.
+    /// Versions differ by parent or content, and usage is counted once.
     Version { body: Body, under: StepParent, by: Author, path: PathKind, refs: Option<RecordKey> },
     /// Add an entry outside the tree.
     Note(Body),
-    /// Add a label once its target is known.
+    /// Add a label. The record that it refers to must come first.
     Label { target: RecordKey, text: Option<String> },
     /// Map a record without an entry to its parent, so that other records can refer to it.
     Alias { under: StepParent, path: PathKind },
     /// Rewind the source. If no entry follows, a `leaf_moved` with the record's key is added, but only once.
     Rewind(StepParent),
-    /// Add the first entry of a conversation, but only to an empty log. Otherwise its children become roots.
+    /// Add the first entry of a conversation, but only to an empty log. If a log with entries lacks it, its
+    /// children become roots.
     Opening(Body),
     /// Set the session title. For sources that store only the latest title.
     Title(String),

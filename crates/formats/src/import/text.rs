@@ -174,7 +174,7 @@ pub fn repair(line: &[u8]) -> Option<Vec<u8>> {
     }
 }
 
-/// Describe the error in a line that [`mend`] repairs.
+/// Describe the error in a line that [`repair`] repairs.
 pub fn damage_of(line: &[u8]) -> &'static str {
     match std::str::from_utf8(line) {
         Ok(_) => "an unpaired surrogate",

@@ -49,7 +49,6 @@ impl<'a> Fields<'a> {
         join(&self.at, key)
     }
 
-    /// Return the location of this object.
     pub(super) fn location(&self) -> String {
         self.at.clone()
     }

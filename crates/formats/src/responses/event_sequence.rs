@@ -180,7 +180,7 @@ impl EventSequence {
         let id = self.id.clone();
         let Some(preview) = self.preview.as_mut() else { return Vec::new() };
         if preview.chunks_seen != index || preview.number < 0 {
-            // No chunk has this index, so the preview stays off until the next answer.
+            // No chunk has the index `u32::MAX`, so the preview stays off until the next answer.
             preview.chunks_seen = u32::MAX;
             return Vec::new();
         }
@@ -265,7 +265,6 @@ impl Preview {
     }
 }
 
-/// Collects events and numbers them.
 struct EventWriter {
     number: i64,
     events: Vec<NumberedEvent>,

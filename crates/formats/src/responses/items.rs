@@ -31,7 +31,6 @@ pub struct Item {
 #[derive(Debug, Default)]
 pub struct Items {
     pub list: Vec<Item>,
-    /// Number of output items per turn.
     outputs: HashMap<TurnId, u32>,
 }
 

@@ -1,5 +1,5 @@
 //! Conversion of a document to a runnable flow. Agents are defined by the document, or else by the caller. The caller
-//! passes the texts of the readings. [`Flow::mistakes`] validates the flow, because its messages are more precise.
+//! passes the texts of the readings. This module does not validate the flow: [`Flow::mistakes`] does.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -81,7 +81,7 @@ pub fn obstacle(text: &str) -> Option<String> {
 
 fn node_of(node: &WorkflowNode, has_backward_edge: bool) -> graph::Node {
     let chooses = node.route == Some(Route::Any);
-    // A role chooses its handoff with a tool. A plain stage hands over its answer.
+    // A node with a role, a person's approval, a backward edge or a choice of route uses the handoff tool.
     let by_tool = node.role.is_some() || node.human_colab || has_backward_edge || chooses;
     let handoff = if by_tool { HandoffBy::Tool } else { HandoffBy::Answer };
     graph::Node {

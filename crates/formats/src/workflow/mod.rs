@@ -26,7 +26,7 @@ pub use readings::{ReadingIndex, Readings, RequiredReadings};
 pub use session::{Exported, of_session};
 
 pub const SCHEMA_VERSION: &str = "1.0";
-/// Maximum document size.
+/// Maximum document size, in bytes.
 pub const WORKFLOW_BYTES_MAX: usize = 64 << 20;
 /// Number of nesting levels around the content of a message: `workflow`, `metadata`, the messages, their parts.
 const FRAME_DEPTH: usize = 12;
@@ -48,7 +48,7 @@ pub struct Workflow {
     pub id: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Snapshots of the agents from the start of the session.
+    /// The agents that the document defines; in an export, the session's agent.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub agents: Vec<Value>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -175,7 +175,7 @@ fn is_forward(kind: &EdgeKind) -> bool {
 /// A text that is not a valid workflow.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WorkflowError {
-    /// The text is not valid YAML or misses a field.
+    /// The text is not valid YAML, or its fields do not match the schema.
     #[error("failed to read the workflow: {why}")]
     Invalid { why: String },
     /// The workflow has another schema version.

@@ -3,8 +3,8 @@
 //! incomplete turns.
 //!
 //! A turn is a run of user messages and all entries that follow, up to the next user message after an answer.
-//! A turn is completed if the model's last message has text and was not interrupted, and no tool call was
-//! interrupted.
+//! A turn is completed if the model's last message has text, and neither the message nor any of its tool
+//! calls was interrupted.
 
 use std::collections::BTreeMap;
 
@@ -121,7 +121,6 @@ fn id_of(title: &str) -> String {
     if id.is_empty() { FALLBACK_ID.to_owned() } else { id }
 }
 
-/// Return the agent snapshot stored in the session.
 fn agent_snapshot(path: &[Entry]) -> Option<Value> {
     path.iter().rev().find_map(|entry| match &entry.body {
         Body::ContextChanged(changed) => changed.agent.as_ref().map(sapwood_core::Json::to_value),

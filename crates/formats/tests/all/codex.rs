@@ -621,7 +621,7 @@ fn a_separate_count_uses_the_model_of_its_turn() {
     ];
     let billed = |imported: &ImportResult| -> Vec<String> {
         let infos = imported.log.entries().filter_map(|entry| match &entry.body {
-            Body::CustomInfo(info) if info.custom_type == "sapwood.usage" => Some(info.data.get().to_owned()),
+            Body::UsageReported(usage) => Some(usage.data.get().to_owned()),
             _ => None,
         });
         infos

@@ -186,6 +186,7 @@ fn every_kind_of_body_round_trips() {
                 what: "ls".to_owned(),
             },
             result: None,
+            reason: None,
             confidence: Some(0.1),
             trace_id: None,
         }

@@ -46,7 +46,7 @@ fn entries(bodies: Vec<(bool, Body)>) -> Vec<Entry> {
 
 fn round(number: u32) -> Body {
     let action = Action { kind: ActionKind::Answer, what: String::new() };
-    Round { number, action, result: None, confidence: None, trace_id: None }.into()
+    Round { number, action, result: None, reason: None, confidence: None, trace_id: None }.into()
 }
 
 fn answer(parts: Vec<Part>) -> Body {
@@ -82,7 +82,7 @@ fn log(text: &str) -> Vec<Entry> {
     };
     entries(vec![
         (false, TurnStarted::default().into()),
-        (false, terms.to_info().unwrap().into()),
+        (false, terms.to_body().unwrap()),
         (false, UserMessage { parts: vec![Part::text("go")], origin: None }.into()),
         (true, round(1)),
         (true, answer(vec![thought, Part::text(text), call("c1", "ours")])),

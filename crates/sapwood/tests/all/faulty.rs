@@ -62,7 +62,7 @@ struct ProcessState {
     changed: Notify,
 }
 
-/// Fault injection for one process: each of its store calls may be delayed, or never return.
+/// Fault injection for one process: each of its store calls may be delayed, fail, or never return.
 #[derive(Clone)]
 pub struct FaultInjector {
     pub rng: SeededRng,
@@ -118,13 +118,13 @@ fn injected_error() -> StoreError {
 }
 
 impl FaultyStore {
-    /// Fail before the operation, which has no effect.
+    /// Maybe fail before the operation, so that it has no effect.
     async fn before(&self) -> Result<()> {
         self.injector.delay().await;
         if self.injector.should_fail() { Err(injected_error()) } else { Ok(()) }
     }
 
-    /// Fail after the operation, which has taken effect, but its answer is lost.
+    /// Maybe fail after the operation: it has taken effect, but its answer is lost.
     async fn after<T>(&self, answer: Result<T>) -> Result<T> {
         self.injector.delay().await;
         if self.injector.should_fail() { Err(injected_error()) } else { answer }

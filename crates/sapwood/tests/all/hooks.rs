@@ -137,11 +137,7 @@ impl Fixture {
 async fn notes_of(sapwood: &Sapwood, session: &SessionId) -> Vec<HookNote> {
     let records =
         sapwood.engine().store().read_after(sapwood.scope(), session, Seq::ZERO, 1_000).await.unwrap();
-    let note = |body: Body| match body {
-        Body::CustomInfo(info) => HookNote::from_info(&info),
-        _ => None,
-    };
-    records.iter().filter_map(|record| note(record.decode().unwrap())).collect()
+    records.iter().filter_map(|record| HookNote::of_body(&record.decode().unwrap())).collect()
 }
 
 fn is_refused(error: &Error) -> bool {

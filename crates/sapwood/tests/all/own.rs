@@ -1,4 +1,4 @@
-//! Own models and tools through the builder, and subscriptions as streams.
+//! Custom models and tools through the builder, and subscriptions as streams.
 
 use futures_util::{FutureExt, StreamExt};
 use sapwood::entry::{BlobHash, BlobRef};

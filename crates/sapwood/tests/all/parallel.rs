@@ -1,6 +1,6 @@
-//! Many sessions at once in one process: answers, tools, skills, spend and files stay separate. The
-//! model follows the first message of its conversation over several rounds with real tools, so that any
-//! mix-up shows.
+//! Many sessions at once in one process: answers, tools, skills, spend and files stay separate. The model
+//! follows the first message of its conversation over several rounds with real tools, so that any mix-up
+//! between sessions is detected.
 
 use std::sync::{Arc, Mutex};
 

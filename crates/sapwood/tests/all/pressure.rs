@@ -124,11 +124,7 @@ impl Fixture {
 
     async fn levels(&self) -> Vec<Level> {
         let bodies = self.bodies().await;
-        let infos = bodies.iter().filter_map(|body| match body {
-            Body::CustomInfo(info) => Pressure::from_info(info),
-            _ => None,
-        });
-        infos.map(|pressure| pressure.level).collect()
+        bodies.iter().filter_map(Pressure::of_body).map(|pressure| pressure.level).collect()
     }
 
     async fn compactions(&self) -> Vec<Compaction> {
@@ -302,7 +298,7 @@ async fn red_is_in_the_log_before_its_compaction_and_inside_the_turn() {
     let bodies = fixture.bodies().await;
     let at = |is: &dyn Fn(&Body) -> bool| bodies.iter().position(is).unwrap();
     let started = at(&|body| matches!(body, Body::TurnStarted(_)));
-    let noted = at(&|body| matches!(body, Body::CustomInfo(info) if Pressure::from_info(info).is_some()));
+    let noted = at(&|body| matches!(body, Body::PressureChanged(_)));
     let compacted = at(&|body| matches!(body, Body::Compaction(_)));
     let ended = at(&|body| matches!(body, Body::TurnEnded(_)));
     assert!(

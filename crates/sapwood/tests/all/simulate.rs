@@ -316,7 +316,7 @@ async fn run(seed: u64, sabotage: Option<Sabotage>) -> RunTrace {
     for process in processes.iter() {
         process.lock().unwrap().injector.set_health(Health::Healthy);
     }
-    // A server without faults brings all turns to their end.
+    // A server without faults finishes all turns.
     let healthy = sim.process(0);
     finish_open_turns(&sim, &healthy, &sessions).await;
     for (session, acknowledged) in sessions.iter().zip(&acknowledged) {

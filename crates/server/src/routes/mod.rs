@@ -46,7 +46,7 @@ use crate::state::State;
 use crate::wire;
 use crate::wire::openai::OpenAiError;
 
-/// Everything below this path requires authentication.
+/// Everything below this path requires authentication, except signed calls of triggers.
 pub const API: &str = "/v1";
 
 #[derive(utoipa::OpenApi)]

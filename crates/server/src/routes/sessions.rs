@@ -164,8 +164,8 @@ async fn patch_session(
     Ok(Json(engine.directory().summary(scope, &session).await?))
 }
 
-/// Whether only the owner may set this state. Any writer may close or reopen a session, because a new message reopens
-/// it.
+/// Whether only the owner may set this state. Any writer may close a session or reopen a closed one. The store lets
+/// only the owner reopen an archived session.
 fn needs_owner(state: SessionState) -> bool {
     matches!(state, SessionState::Archived)
 }

@@ -1,5 +1,6 @@
-//! Routes for triggers: list and fire. A caller with a key may fire triggers whose log they can see. A caller without a
-//! key signs the request with the trigger's secret; an unknown trigger and a wrong signature return the same error.
+//! Routes for triggers: list and fire. To fire a trigger, a caller with a key needs write access to the trigger's log.
+//! A caller without a key signs the request with the trigger's secret; an unknown trigger and a wrong signature return
+//! the same error.
 
 use axum::body::Bytes;
 use axum::extract::{FromRequest, Request, State as Shared};
@@ -28,7 +29,7 @@ pub fn routes() -> OpenApiRouter<State> {
     OpenApiRouter::new().routes(routes!(list_triggers)).routes(routes!(fire_trigger))
 }
 
-/// List the triggers that you may fire.
+/// List the triggers whose log you can read.
 #[utoipa::path(get, path = "/v1/triggers", tag = "triggers", responses((status = 200, body = wire::TriggerList)))]
 async fn list_triggers(Shared(state): Shared<State>, caller: Caller) -> Result<Json<wire::TriggerList>> {
     let mut items = Vec::new();

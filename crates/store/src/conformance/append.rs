@@ -302,6 +302,7 @@ fn settings() -> Vec<Body> {
 fn turns() -> Vec<Body> {
     let round = Round {
         number: 1,
+        reason: Some("the tool failed".to_owned()),
         action: Action { kind: ActionKind::Tool, what: "ls".to_owned() },
         result: Some(RoundResult { status: RoundStatus::Ok, tokens: 7, cost_nano_usd: None }),
         confidence: Some(0.5),

@@ -107,7 +107,7 @@ impl Cluster {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// Write a file that only the server can read next to the data directory, and return its path.
+    /// Write a file next to the data directory that only the server's user can read, and return its path.
     pub fn put_file(&self, name: &str, text: &str) -> String {
         let path = self.dir.join(name);
         std::fs::write(&path, text).unwrap();

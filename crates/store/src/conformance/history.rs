@@ -111,7 +111,7 @@ fn run_clients(harness: &impl Harness, clients: Vec<Client>) -> Vec<ClientHistor
     })
 }
 
-/// The highest acknowledged seq of each session, over all clients.
+/// The highest seq of each session that any client has read or that was acknowledged to it.
 #[derive(Default)]
 struct AcknowledgedHeads([AtomicU32; SESSIONS as usize]);
 

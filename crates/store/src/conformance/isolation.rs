@@ -14,7 +14,7 @@ use super::world::{
     World, ana, archived, bob, code, foreign_ana, id, message_with_blob, operator, shared, user_message,
 };
 
-/// Collect the results of every method with a session parameter, with the session id masked.
+/// Collect the results of methods with a session parameter, with the session id masked.
 async fn answers(world: &World, scope: &Scope, session: &SessionId) -> Vec<String> {
     let (store, now) = (&world.store, TimestampMs(1_950_000_000_000));
     let mut answers = Vec::new();
@@ -53,8 +53,7 @@ async fn answers(world: &World, scope: &Scope, session: &SessionId) -> Vec<Strin
     answers
 }
 
-/// Build appends that would each be refused for a different reason, and one append that would be
-/// accepted.
+/// Build appends that would get different answers if the caller had access to the session.
 fn sample_appends(world: &World, session: &SessionId, now: TimestampMs) -> Vec<Append> {
     let append = |bodies| Append { now, ..world.append_of(session, bodies) };
     let plain = append(vec![user_message("x")]);
@@ -70,7 +69,7 @@ fn sample_appends(world: &World, session: &SessionId, now: TimestampMs) -> Vec<A
     ]
 }
 
-/// Create a session with all data that could reveal its existence.
+/// Create a session with every kind of data that could reveal its existence.
 async fn secret(world: &World) -> SessionId {
     let session = world.create(&ana(), "secret").await;
     let append = Append {

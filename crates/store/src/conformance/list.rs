@@ -10,7 +10,7 @@ use sapwood_core::project::summary::{Origin, Summary};
 use super::Harness;
 use super::world::{World, ana, archived, code, id, user_message};
 
-/// More than any plausible page size.
+/// More than the default page size, and fewer than the maximum.
 const SESSIONS: usize = 110;
 
 async fn fill(world: &World) -> Vec<SessionId> {

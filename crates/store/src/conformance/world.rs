@@ -208,7 +208,7 @@ pub struct ModeledSession {
     pub model: MemLog,
     pub scope: Scope,
     pub session: SessionId,
-    /// The session that this one was forked from. The model uses the same id for every session.
+    /// The session that this one was forked from. The model gives all forks the same id.
     source: Option<SessionId>,
     written: usize,
 }

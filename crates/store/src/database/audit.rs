@@ -57,7 +57,8 @@ impl OriginReader {
         }
     }
 
-    /// Returns the next page to read: [`PAGE_ROWS_MAX`] lines about the session after the number.
+    /// Returns the next page to read: up to [`PAGE_ROWS_MAX`] lines about the returned session, after
+    /// the returned line number.
     pub fn next_page(&self) -> Option<(&SessionId, u64)> {
         self.trace.wanted().map(|session| (session, self.after))
     }

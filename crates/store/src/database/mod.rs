@@ -3,6 +3,7 @@
 //! or async, and pass the rows in. This module performs no I/O.
 
 pub(crate) mod audit;
+pub(crate) mod kinds;
 pub(crate) mod path;
 pub(crate) mod search;
 pub(crate) mod session;
@@ -28,7 +29,7 @@ pub(crate) trait NamedDatabase {
 
     /// Parses the JSON of a stored row. `what` describes the row in the error message.
     fn parse<T: DeserializeOwned>(&self, what: &str, json: &str) -> Result<T> {
-        serde_json::from_str(json).map_err(|error| self.damaged(format!("{what}: {error}")))
+        serde_json::from_str(json).map_err(|error| self.damaged(format!("failed to parse {what}: {error}")))
     }
 
     fn finding(&self, rule: &'static str, what: String, repair: Repair) -> Finding {

@@ -1,4 +1,5 @@
-//! Reads of a path: where a walk from an entry towards the root ends, and which turns ended on it.
+//! Reads of a path: where a walk from an entry towards the root ends, and the outcomes of the turns
+//! since its first entry.
 
 use std::collections::HashSet;
 use std::ops::ControlFlow;
@@ -86,7 +87,8 @@ impl EndedTurns {
         Self { kind, start, after: start, began: HashSet::new(), ended: Vec::new() }
     }
 
-    /// Returns the next page to read: [`PAGE_ROWS_MAX`] entries of the kind after the seq.
+    /// Returns the next page to read: up to [`PAGE_ROWS_MAX`] entries of the returned kind, after the
+    /// returned seq.
     pub fn next_page(&self) -> Option<(Kind, Seq)> {
         self.kind.map(|kind| (kind, self.after))
     }

@@ -69,9 +69,9 @@ impl<'q> HitPage<'q> {
         self.hits.len() == self.limit || self.skipped > SKIPPED_MATCHES_MAX
     }
 
-    /// Adds a match of the index: the entry, if the caller may see it, and the session in which the
-    /// caller sees it. It is no hit if a word matches only in truncated form or the words of a
-    /// phrase are not adjacent.
+    /// Adds a match of the index. `visible` is the entry and the session in which the caller sees it,
+    /// or `None` if the caller may not see the entry. A match is not a hit if a word matches only in
+    /// truncated form or the words of a phrase are not adjacent.
     pub fn add(&mut self, db: &impl NamedDatabase, visible: Option<(Summary, Record)>) -> Result<()> {
         if let Some((summary, record)) = visible {
             let text = record.decode().map_err(|error| db.damaged(error))?.search_text();

@@ -30,7 +30,7 @@ pub(crate) fn read_with_authority(
     let mut summary = read_summary(db, json)?;
     let parsed = authority.map(parse_authority).transpose();
     summary.authority =
-        parsed.map_err(|error| db.damaged(format!("a session's authority record: {error}")))?;
+        parsed.map_err(|error| db.damaged(format!("failed to parse an authority record: {error}")))?;
     Ok(summary)
 }
 
@@ -48,7 +48,7 @@ pub(crate) struct SessionPage<'f> {
     scope: &'f Scope,
     wanted: SessionFilter<'f>,
     limit: usize,
-    /// The position of the last row that was added: its time and number.
+    /// The position of the last row that this page covers: its time and number.
     pub last: (i64, i64),
     items: Vec<Summary>,
 }

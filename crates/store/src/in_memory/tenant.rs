@@ -127,8 +127,8 @@ impl Tenant {
         }
     }
 
-    /// Returns whether the caller uploaded the blob, or may read a session that refers to it.
-    /// Otherwise the blob must be reported as unknown (I9).
+    /// Returns whether the caller is an operator, uploaded the blob, or may read a session that refers
+    /// to it. Otherwise the blob must be reported as unknown (I9).
     pub fn may_use(&self, scope: &Scope, hash: &BlobHash) -> bool {
         let Some(blob) = self.blobs.get(hash) else { return false };
         let shows = |log: &InMemoryLog<Bytes>| {

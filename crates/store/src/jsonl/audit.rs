@@ -31,7 +31,6 @@ impl PendingAuditLine {
     }
 }
 
-/// Appends lines to the chain.
 pub fn write_lines(layout: &Layout, lines: Vec<PendingAuditLine>, durability: Durability) -> Result<()> {
     if lines.is_empty() {
         return Ok(());
@@ -61,8 +60,8 @@ pub fn write_lines(layout: &Layout, lines: Vec<PendingAuditLine>, durability: Du
     if whole == 0 { disk::sync_dir(&path, durability) } else { Ok(()) }
 }
 
-/// Returns the last line if it is complete and fits into the bytes read. If it does not, the caller
-/// reads the whole file.
+/// Returns the last line if it is complete and fits into the last [`END_BYTES`] bytes. Otherwise the
+/// caller reads the whole file.
 fn read_end(file: &mut File, length: u64) -> std::io::Result<Option<AuditLine>> {
     let mut end = Vec::new();
     file.seek(SeekFrom::Start(length.saturating_sub(END_BYTES)))?;
@@ -138,8 +137,7 @@ pub fn read_since(layout: &Layout, since: TimestampMs) -> Result<Vec<AuditLine>>
     }
 }
 
-/// Returns the lines in the last `bytes` bytes, newest first. Incomplete or invalid lines are
-/// skipped; checking the chain reports them.
+/// Returns the lines in the last `bytes` bytes, newest first. Skips incomplete and invalid lines.
 fn read_last(file: &mut File, length: u64, bytes: u64) -> std::io::Result<Vec<AuditLine>> {
     let mut end = Vec::new();
     file.seek(SeekFrom::Start(length.saturating_sub(bytes)))?;

@@ -1,5 +1,5 @@
 //! The file of a session's authority record, next to the session's log. Every change replaces the
-//! whole file. Reads and writes hold the lock on the log.
+//! whole file. Writers hold the lock on the log or, before the log exists, the store's lock.
 
 use std::path::{Path, PathBuf};
 

@@ -23,10 +23,9 @@ use crate::{Durability, permissions};
 const VERIFIED_MAX: usize = 1_024;
 /// Bytes that are read at a time to verify a file.
 const CHECK_BYTES: usize = 64 << 10;
-/// Maximum number of old upload files that one sweep inspects.
+/// Maximum number of upload files that one sweep inspects.
 const SWEPT_FILES_MAX: usize = 1_000;
 
-/// An upload of one blob.
 pub struct JsonlUpload<'s> {
     store: &'s JsonlStore,
     scope: Scope,
@@ -67,7 +66,7 @@ impl<'s> JsonlUpload<'s> {
         Self { store, scope, upload: None }
     }
 
-    /// Returns the temporary file. Creates it for the first chunk.
+    /// Returns the temporary file, and creates it for the first chunk.
     fn upload(&mut self) -> Result<&mut Upload> {
         match &mut self.upload {
             Some(upload) => Ok(upload),
@@ -126,7 +125,7 @@ fn note_put(layout: &Layout, by: &Principal, blob: &BlobHash, durability: Durabi
     sync_dir(&path, durability)
 }
 
-/// Removes the files of abandoned uploads.
+/// Removes the files of uploads that have been idle for more than [`UPLOAD_IDLE_S_MAX`] seconds.
 pub fn sweep(layout: &Layout) {
     let Ok(files) = fs::read_dir(layout.uploads()) else { return };
     let idle = Duration::from_secs(UPLOAD_IDLE_S_MAX.unsigned_abs());
@@ -150,9 +149,10 @@ pub fn was_put_by(layout: &Layout, blob: &BlobHash, by: &Principal) -> Result<bo
     Ok(putters.split(|byte| *byte == b'\n').any(|putter| putter == name.as_bytes()))
 }
 
-/// Blobs whose files were verified against their hash, with the length and modification time of the
-/// file at that time. There are no checksums of parts, so the whole file is verified before any
-/// part of it is returned, and again only after it changes.
+/// A cache of the blobs whose files were verified against their hash, with the length and
+/// modification time of the file at that time. There are no checksums of parts, so the whole file is
+/// verified before any part of it is returned. A cached blob is verified again only after its file
+/// changes.
 #[derive(Default)]
 pub struct VerifiedBlobs(HashMap<BlobHash, (u64, Option<SystemTime>)>);
 

@@ -1,5 +1,5 @@
-//! The `doctor` checks of a directory: unreadable files, truncated logs, an outdated index, a broken
-//! audit chain, damaged blobs. Only the index is repaired.
+//! The `doctor` checks of a directory: unreadable files, unfinished appends, an outdated index, a
+//! broken audit chain, damaged blobs. Only the index is repaired.
 
 use sapwood_core::StoreError;
 use sapwood_core::port::store::{Finding, Repair, Result};

@@ -44,7 +44,7 @@ impl Drop for Locked<'_> {
     }
 }
 
-/// Acquires a lock and waits while another process holds it.
+/// Acquires a lock. Waits up to [`LOCK_WAIT_MS`] while another process holds a conflicting lock.
 pub fn lock<'a>(file: &'a File, kind: LockKind, path: &Path) -> Result<Locked<'a>> {
     let start = Instant::now();
     loop {
@@ -59,7 +59,7 @@ pub fn lock<'a>(file: &'a File, kind: LockKind, path: &Path) -> Result<Locked<'a
     }
 }
 
-/// Acquires a lock if no other process holds it.
+/// Acquires a lock, or returns `None` if another process holds a conflicting lock.
 pub fn try_lock<'a>(file: &'a File, kind: LockKind, path: &Path) -> Result<Option<Locked<'a>>> {
     let locked = match kind {
         LockKind::Shared => file.try_lock_shared(),

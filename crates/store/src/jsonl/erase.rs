@@ -20,7 +20,7 @@ use super::tenant::TenantDir;
 use crate::mem_log::{PathWalk, RowStore, StoredBody, row_at};
 use crate::validate::{damaged, session_note};
 
-/// A session whose files are deleted, except for the entries that forks need.
+/// A session whose files are to be deleted, except for the entries that forks need.
 struct SessionToErase {
     stem: String,
     header: Header,
@@ -50,8 +50,8 @@ impl TenantDir {
         audit::write_lines(&self.layout, lines, self.options.durability)
     }
 
-    /// Deletes a session's files. If the session is the last fork of an erased session, also deletes
-    /// the retained entries of that session.
+    /// Deletes a session's files. If the session is a fork of an erased session, also deletes the
+    /// retained entries of that session that no other fork needs.
     fn erase_files(&mut self, first: SessionToErase, blobs: &mut BTreeSet<BlobHash>) -> Result<()> {
         let mut next = Some(first);
         while let Some(SessionToErase { stem, header, rows }) = next.take() {

@@ -134,7 +134,8 @@ pub enum BodyHandle {
         offset: u64,
         len: u32,
     },
-    /// A whole line that another version of the codec wrote.
+    /// A whole line that this version would write differently: it comes from an older version or a
+    /// text editor.
     Line {
         file: Arc<LogFile>,
         offset: u64,
@@ -144,7 +145,6 @@ pub enum BodyHandle {
 }
 
 impl BodyHandle {
-    /// Returns the file that contains the body.
     pub fn file(&self) -> Option<&Arc<LogFile>> {
         match self {
             BodyHandle::Memory(_) => None,

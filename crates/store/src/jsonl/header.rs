@@ -40,7 +40,8 @@ pub struct Header {
     pub inherited: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base: Option<BaseRef>,
-    /// The session is erased and cannot be opened. The file contains only entries that forks need.
+    /// Whether the session is erased and cannot be opened. If so, the file contains only entries that
+    /// forks need.
     #[serde(default, skip_serializing_if = "is_false")]
     pub erased: bool,
 }

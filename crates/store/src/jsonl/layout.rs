@@ -3,12 +3,12 @@
 //! ```text
 //! DIR/                                         the tenant `local`; others are in DIR/tenants/<name>/
 //!   2026-11-15T22-19-18-123Z_<id>.jsonl        a session: a header, then one entry per line
-//!   2026-11-15T22-19-18-123Z_<id>.jsonl.torn   the rest of an unfinished batch, cut off
+//!   2026-11-15T22-19-18-123Z_<id>.jsonl.torn   unfinished batches that were cut off
 //!   2026-11-15T22-19-18-123Z_<id>.lease        its lease and the fence
 //!   2026-11-15T22-19-18-123Z_<id>.authority    which entries this store wrote itself
 //!   2026-11-15T22-19-18-123Z_<id>.erased       entries of an erased session that forks need
 //!   audit.jsonl  index.jsonl  memories.jsonl  store.lock  blobs/<hash>  blobs/<hash>.by
-//!   uploads/<number>                           a blob that is not complete yet
+//!   uploads/<uuid>                             a blob that is not complete yet
 //!   keys.jsonl                                 for all tenants, only in DIR itself
 //! ```
 //!
@@ -18,7 +18,6 @@ use std::path::{Path, PathBuf};
 
 use sapwood_core::{BlobHash, SessionId, TenantId, TimestampMs};
 
-/// File extension of authority records.
 pub const AUTHORITY_EXTENSION: &str = "authority";
 
 #[derive(Debug, Clone)]

@@ -1,5 +1,5 @@
 //! A session's lease, in a small file. Every change replaces the whole file. Reads and writes hold
-//! the lock on the session's log.
+//! the lock on the session's log or, before the log exists, the store's lock.
 
 use sapwood_core::TimestampMs;
 use sapwood_core::port::store::Result;

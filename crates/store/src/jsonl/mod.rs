@@ -3,15 +3,16 @@
 //! line.
 //!
 //! For tools and single users, not for servers: methods do blocking file I/O on the caller's
-//! thread, a store handles one call at a time, and search reads the logs. Several processes may use
+//! thread, a store handles one call at a time, and search reads all logs. Several processes may use
 //! one directory:
 //!
-//! - Nothing is written until a session contains a message ([`PersistFrom`]). After that an append is one write at the end
-//!   of its file, under the file's lock and, with full durability, synced (I3). Before it appends, a process reads the
-//!   entries that other processes have appended.
-//! - All lines of a batch except the last have `"more":true`, so that an incomplete batch is detected (I4). It is moved to a
-//!   `.torn` file and reported. A bad header, or a bad line that is followed by others, is an error with file and line,
-//!   and the file is not changed.
+//! - By default, a session is not written until it contains a message ([`PersistFrom`]). After that, an
+//!   append is one write at the end of the session's file, under the file's lock and, with full
+//!   durability, synced (I3). Before it appends, a process reads the entries that other processes have
+//!   appended.
+//! - All lines of a batch except the last have `"more":true`, so that an incomplete batch is detected
+//!   (I4). It is moved to a `.torn` file and reported. A bad header, or a bad line that is followed by
+//!   others, is an error with file and line, and the file is not changed.
 //! - Bodies stay in the file. All other data of a session that has been read is cached in memory.
 
 mod audit;
@@ -334,7 +335,7 @@ impl Upkeep for JsonlStore {
         self.place.check()
     }
 
-    /// Nothing to do: an acknowledged append is already in its file.
+    /// Nothing to do: an acknowledged append to a session on disk is already in its file.
     async fn flush(&self) -> Result<()> {
         Ok(())
     }

@@ -41,7 +41,7 @@ pub struct OnDisk {
     /// All bytes up to this offset have been read and are complete batches.
     pub len: u64,
     pub lines: u64,
-    /// The last line has no line break yet, because the file was edited manually.
+    /// Whether the last line lacks a line break, for example after a manual edit.
     lacks_line_break: bool,
 }
 
@@ -66,7 +66,7 @@ impl SessionLog {
         session_log
     }
 
-    /// Records which kinds of entries exist from `first` on.
+    /// Records whether the entries from `first` on include a message or an assistant message.
     fn note_kinds(&mut self, first: u32) {
         for seq in first..=self.log.summary.head.seq.0 {
             let kind = self.log.kind_at(Seq(seq));
@@ -359,7 +359,7 @@ impl OpenedLog {
     }
 
     /// Reads `count` entries, or all, that were retained for forks or copied into a fork. Returns the
-    /// offset of the next line and the number of lines read.
+    /// offset of the next line and the number of lines before it.
     fn read_kept(&self, rows: &Arc<RowStore<BodyHandle>>, count: Option<u32>) -> Result<(u64, u64)> {
         let mut reader = BufReader::new(self.file.handle()?);
         reader.seek(SeekFrom::Start(self.header_len)).at(&self.file.path)?;

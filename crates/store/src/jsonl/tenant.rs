@@ -161,7 +161,7 @@ impl TenantDir {
         self.open_logs.insert(session_log.log.summary.id.clone(), session_log);
     }
 
-    /// Evicts the least recently used sessions above the limit.
+    /// Evicts the least recently used sessions, so that one more session fits into the limits.
     fn evict_excess(&mut self) {
         for (is_pending, most) in [(false, OPEN_LOGS_MAX), (true, PENDING_MAX)] {
             let of_kind =
@@ -214,7 +214,7 @@ impl TenantDir {
         seq: Seq,
         depth: usize,
     ) -> Result<Option<Arc<RowStore<BodyHandle>>>> {
-        let id = id_of_stem(stem).ok_or_else(|| damaged(stem, "it is not a valid name of a session file"))?;
+        let id = id_of_stem(stem).ok_or_else(|| damaged(stem, "it is not a valid session file name"))?;
         let is_this_file =
             |session_log: &SessionLog| session_log.disk.as_ref().is_some_and(|disk| disk.file.stem == stem);
         if let Some(session_log) = self.open_logs.get_mut(&id).filter(|session_log| is_this_file(session_log))
@@ -345,8 +345,8 @@ impl TenantDir {
         Ok(all_read)
     }
 
-    /// Returns whether the caller uploaded the blob, or may read a session that refers to it.
-    /// Otherwise the blob must be reported as unknown (I9).
+    /// Returns whether the blob exists and the caller is an operator, uploaded it, or may read a session
+    /// that refers to it. Otherwise the blob must be reported as unknown (I9).
     pub fn may_use(&mut self, scope: &Scope, hash: &BlobHash) -> Result<bool> {
         if !blob::exists(&self.layout, hash) {
             return Ok(false);
@@ -370,7 +370,6 @@ impl TenantDir {
         }
     }
 
-    /// Returns the ids of all sessions.
     pub fn ids(&mut self) -> Result<BTreeSet<SessionId>> {
         let pending = self.open_logs.iter().filter(|(_, session_log)| session_log.disk.is_none());
         let mut ids: BTreeSet<SessionId> = pending.map(|(id, _)| id.clone()).collect();

@@ -148,7 +148,7 @@ impl TenantDir {
         Ok(appended)
     }
 
-    /// Writes the whole file of a session that was only in memory, including a new batch.
+    /// Writes the whole file of a session that was only in memory, including a new batch, if any.
     fn persist(
         &mut self,
         session: &SessionId,
@@ -227,8 +227,8 @@ impl TenantDir {
         Ok(head)
     }
 
-    /// Changes a session's lease. `change` gets the current lease, and returns the new lease, if it
-    /// changes, and an answer.
+    /// Changes a session's lease. `change` receives the current lease, and returns the new lease, if
+    /// it changes, and an answer.
     pub fn change_lease<T>(
         &mut self,
         scope: &Scope,

@@ -42,7 +42,7 @@ pub struct InMemoryLog<B> {
     pub random_bits: Option<RandomBits>,
     rows: Arc<RowStore<B>>,
     answers: HashMap<String, StoredAnswer>,
-    /// The seq of the first entry of each turn in this session, without shared turns.
+    /// The seq at which each turn started in this session, without shared turns.
     turn_starts: HashMap<TurnId, Seq>,
     /// The turns that ended in this session, in order, without shared turns.
     ended: Vec<EndedTurn>,
@@ -75,17 +75,14 @@ pub struct PlannedBatch {
 }
 
 impl PlannedBatch {
-    /// Returns whether the entries were imported.
     pub fn is_import(&self) -> bool {
         self.source == Source::Imported
     }
 
-    /// Returns the result of the append.
     pub fn appended(&self) -> Appended {
         validate::answer_of(&self.batch, self.tip.head)
     }
 
-    /// Returns the entries as records.
     pub fn records(&self) -> impl Iterator<Item = Record> + '_ {
         let version = sapwood_core::entry::LOG_VERSION;
         let record = move |(placed, body): (&Placed, &Vec<u8>)| Record {
@@ -243,7 +240,6 @@ impl<B: StoredBody> InMemoryLog<B> {
         row_store::refers_to(&self.rows, blob)
     }
 
-    /// Returns the id of an entry.
     pub fn id_at(&self, seq: Seq) -> Option<EntryId> {
         row_at(&self.rows, seq).map(|row| row.meta.id)
     }
@@ -289,7 +285,6 @@ pub fn fork_point_at<B>(rows: &Arc<RowStore<B>>, seq: Seq) -> Result<ForkPoint> 
     validate::fork_point(None, (seq, row.meta.id), &mut RowLookup { rows, session: None })
 }
 
-/// Converts a placed entry into a row.
 pub fn row_of<B>(placed: Placed, body: B) -> LogRow<B> {
     let ended = match &placed.entry.body {
         Body::TurnEnded(ended) => Some(ended.outcome),
@@ -311,7 +306,6 @@ pub fn row_of<B>(placed: Placed, body: B) -> LogRow<B> {
 pub struct SharedRows(BTreeMap<usize, BTreeSet<Seq>>);
 
 impl SharedRows {
-    /// Adds all shared entries of one log.
     pub fn add<B: StoredBody>(&mut self, log: &InMemoryLog<B>) {
         let mut next = locate(&log.rows, Seq(log.summary.inherited));
         while let Some((owner, at)) = next.filter(|(owner, _)| !Arc::ptr_eq(owner, &log.rows)) {

@@ -13,11 +13,10 @@ use crate::authorize::authorize;
 use crate::match_text::TextQuery;
 use crate::validate::{self, HitCursor};
 
-/// Maximum number of hits beyond the page size that are collected before the oldest hits are
-/// dropped.
+/// Number of hits beyond the page size above which the oldest hits are dropped. Checked after each
+/// log.
 const SPARE_HITS_MAX: usize = 1_000;
 
-/// A search in progress.
 pub struct LogSearch<'a> {
     scope: &'a Scope,
     only: Option<&'a SessionId>,

@@ -1,6 +1,7 @@
-//! Appends. An append is prepared from the cached state of its session, without a query. It is
-//! written only if the version of the session's row has not changed since. Otherwise, or if a check
-//! fails, the session is read again and the append is retried, so a stale cache is harmless.
+//! Appends. An append is prepared from the cached state of its session, usually without a query. It
+//! is written only if the version of the session's row has not changed since. Otherwise, or if a check
+//! of the cached state fails, the session is read again and the append is retried, so a stale cache is
+//! harmless.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,7 +13,7 @@ use sapwood_core::{Draft, Right, Scope, SessionId, Source, StoreError, TenantId}
 use tokio::sync::Mutex as AsyncMutex;
 use uuid::Uuid;
 
-use super::append_batch::{APPEND, AppendJob, BatchColumns};
+use super::append_batch::{APPEND, AppendJob, BatchColumns, PackedBatch};
 use super::authority;
 use super::blob;
 use super::connection::StoreConnection;
@@ -22,7 +23,7 @@ use super::session_table::{PgLease, RowLock, SessionRow, find};
 use super::writer::AppendOutcome;
 use super::{PgStore, reading};
 use crate::authorize::authorize;
-use crate::compression::{Packed, pack_body, pack_drafts};
+use crate::compression::{pack_body_in, pack_drafts};
 use crate::database::NamedDatabase;
 use crate::stored_answer::StoredAnswer;
 use crate::validate;
@@ -54,8 +55,9 @@ impl AppendCache {
     }
 }
 
-fn pack_bodies(drafts: &[Draft]) -> Result<Vec<Packed>> {
-    pack_drafts(drafts, |draft| pack_body(&draft.body))
+fn pack_bodies(format: u32, drafts: &[Draft]) -> Result<Arc<PackedBatch>> {
+    let rows = pack_drafts(drafts, |draft| pack_body_in(format, &draft.body))?;
+    Ok(Arc::new(PackedBatch { format, rows }))
 }
 
 /// Whether the session state was just read from the database or comes from the cache.
@@ -66,7 +68,7 @@ enum Freshness {
 }
 
 pub(super) async fn append(store: &PgStore, scope: &Scope, append: Append) -> Result<Appended> {
-    let packed = Arc::new(pack_bodies(&append.drafts)?);
+    let packed = pack_bodies(store.format.current(), &append.drafts)?;
     let slot = store.append_cache.slot(scope, &append.session);
     let mut held = slot.lock().await;
     let mut lost: Option<Appended> = None;
@@ -162,7 +164,7 @@ async fn attempt(
     store: &PgStore,
     scope: &Scope,
     append: &Append,
-    packed: &Arc<Vec<Packed>>,
+    packed: &Arc<PackedBatch>,
     cached: &mut CachedSession,
 ) -> Result<Attempt> {
     if append.source == Source::Imported && cached.row.summary.authority.is_none() {
@@ -242,8 +244,9 @@ pub(super) async fn write_first(
     scope: &Scope,
     mut row: SessionRow,
     drafts: &[Draft],
+    format: u32,
 ) -> Result<Head> {
-    let packed = Arc::new(pack_bodies(drafts)?);
+    let packed = pack_bodies(format, drafts)?;
     let log = LogRows::open(db, row.pk, row.summary.inherited).await?;
     let mut nodes = Prefetched::new(row.summary.inherited);
     let place = |nodes: &mut Prefetched| place_on(nodes, scope, &row.summary, drafts);

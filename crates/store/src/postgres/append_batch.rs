@@ -3,10 +3,9 @@
 
 use std::sync::Arc;
 
-use sapwood_core::entry::LOG_VERSION;
 use sapwood_core::port::store::{Append, Appended, AuditNote};
 use sapwood_core::tree::Placed;
-use sapwood_core::{BlobHash, Principal, TimestampMs};
+use sapwood_core::{BlobHash, Kind, Principal, TimestampMs};
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
@@ -21,6 +20,13 @@ pub(super) const APPEND: &str =
     "SELECT job, answer FROM append_batch($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12,
      $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29)";
 
+/// The bodies of an append, compressed, in one format version.
+pub(super) struct PackedBatch {
+    pub format: u32,
+    /// The kind of each row, and its body.
+    pub rows: Vec<(Kind, Packed)>,
+}
+
 /// An append that is ready to be written. It is written only if the session still has `version`.
 pub(super) struct AppendJob {
     pk: i64,
@@ -34,7 +40,7 @@ pub(super) struct AppendJob {
     answer: Option<String>,
     placed: Arc<Vec<Placed>>,
     /// The compressed bodies of the entries, in the same order.
-    packed: Arc<Vec<Packed>>,
+    packed: Arc<PackedBatch>,
     uses: Vec<(i32, BlobHash)>,
     pub audit: Option<(Principal, AuditNote, TimestampMs)>,
     /// The session's authority record, if the entries change it.
@@ -43,7 +49,7 @@ pub(super) struct AppendJob {
 
 impl AppendJob {
     /// Creates a job. `row` contains the summary after the append and the version before it.
-    pub fn new(row: &SessionRow, placed: &Arc<Vec<Placed>>, packed: &Arc<Vec<Packed>>) -> Self {
+    pub fn new(row: &SessionRow, placed: &Arc<Vec<Placed>>, packed: &Arc<PackedBatch>) -> Self {
         let mut uses = Vec::new();
         for placed in &**placed {
             let seq = int(placed.entry.meta.seq.0);
@@ -79,8 +85,13 @@ impl AppendJob {
         self.pk
     }
 
+    /// Returns the format version of the bodies.
+    pub fn format(&self) -> u32 {
+        self.packed.format
+    }
+
     pub fn bytes(&self) -> usize {
-        self.summary.len() + self.packed.iter().map(|body| body.bytes.len() + 200).sum::<usize>()
+        self.summary.len() + self.packed.rows.iter().map(|(_, body)| body.bytes.len() + 200).sum::<usize>()
     }
 }
 
@@ -119,9 +130,9 @@ pub(super) struct BatchColumns<'j> {
 }
 
 impl<'j> BatchColumns<'j> {
+    /// Creates the columns of jobs that all have the same format.
     pub fn of(tenant: &'j str, jobs: impl Iterator<Item = &'j AppendJob>) -> Self {
-        let e_version = i16::try_from(LOG_VERSION).unwrap_or(i16::MAX);
-        let mut columns = Self { tenant, e_version, ..Self::default() };
+        let mut columns = Self { tenant, ..Self::default() };
         for (number, job) in (1..).zip(jobs) {
             columns.add(number, job);
         }
@@ -129,6 +140,7 @@ impl<'j> BatchColumns<'j> {
     }
 
     fn add(&mut self, number: i32, job: &'j AppendJob) {
+        self.e_version = i16::try_from(job.format()).unwrap_or(i16::MAX);
         self.j_pk.push(job.pk);
         self.j_version.push(job.version);
         self.j_head.push(job.head);
@@ -138,8 +150,8 @@ impl<'j> BatchColumns<'j> {
         self.j_summary.push(&job.summary);
         self.j_key.push(job.key.as_deref());
         self.j_answer.push(job.answer.as_deref());
-        for (placed, body) in job.placed.iter().zip(&*job.packed) {
-            self.add_entry(number, placed, body);
+        for (placed, (kind, body)) in job.placed.iter().zip(&job.packed.rows) {
+            self.add_entry(number, placed, *kind, body);
         }
         for (seq, blob) in &job.uses {
             self.u_job.push(number);
@@ -148,7 +160,7 @@ impl<'j> BatchColumns<'j> {
         }
     }
 
-    fn add_entry(&mut self, number: i32, placed: &'j Placed, body: &'j Packed) {
+    fn add_entry(&mut self, number: i32, placed: &'j Placed, kind: Kind, body: &'j Packed) {
         let (meta, links) = (&placed.entry.meta, placed.links.as_ref());
         self.e_job.push(number);
         self.e_seq.push(int(meta.seq.0));
@@ -159,7 +171,7 @@ impl<'j> BatchColumns<'j> {
         self.e_settings.push(links.and_then(|links| links.settings).map(|seq| int(seq.0)));
         self.e_id.push(Uuid::from_bytes(*meta.id.as_bytes()));
         self.e_at.push(meta.at.0);
-        self.e_kind.push(i16::from(meta.kind.code()));
+        self.e_kind.push(i16::from(kind.code()));
         self.e_packing.push(i16::from(body.packing));
         self.e_turn.push(meta.turn.map(|turn| Uuid::from_bytes(*turn.as_bytes())));
         self.e_by.push(meta.by.to_string());

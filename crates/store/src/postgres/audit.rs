@@ -29,7 +29,7 @@ pub(super) async fn write_line(
     write_lines(db, vec![(scope.principal.clone(), note, now)]).await
 }
 
-/// Locks the tenant's audit log until the transaction ends. Returns the end of its chain.
+/// Locks the tenant's row until the transaction ends. Returns the end of the audit chain.
 pub(super) async fn lock_tenant(db: &StoreConnection) -> Result<AuditChain> {
     let lock_sql = "SELECT audit_number, audit_hash FROM tenants WHERE tenant = $1 FOR NO KEY UPDATE";
     let insert_sql =

@@ -13,7 +13,7 @@ use super::session_table::{RowLock, SessionRow, find, store_summary};
 use crate::database::audit::OriginReader;
 use crate::validate::print_json;
 
-/// Writes the record of a session whose row the caller has locked, as JSON.
+/// Writes a session's record, which is JSON. The caller has locked the session's row.
 pub(super) async fn store(db: &StoreConnection, pk: i64, record: &str) -> Result<()> {
     let sql = "UPDATE sessions SET authority = $3 WHERE tenant = $1 AND pk = $2";
     db.execute(sql, &[&db.tenant.as_str(), &pk, &record]).await?;

@@ -104,8 +104,8 @@ pub(super) async fn sweep(db: &StoreConnection) -> Result<()> {
     db.execute(sql, &[&db.tenant.as_str(), &UPLOAD_IDLE_S_MAX]).await.map(|_| ())
 }
 
-/// Checks that the caller uploaded the blob, or may read an entry that refers to it. Otherwise
-/// reports the blob as unknown: knowing the hash does not give access to the bytes (I9).
+/// Checks that the caller is an operator, uploaded the blob, or may read an entry that refers to it.
+/// Otherwise reports the blob as unknown: knowing the hash does not give access to the bytes (I9).
 async fn check(db: &StoreConnection, scope: &Scope, blob: BlobHash) -> Result<()> {
     let unknown = || StoreError::NoBlob { blob };
     let (tenant, key) = (db.tenant.as_str(), blob.as_bytes().as_slice());

@@ -15,7 +15,7 @@ use crate::compression::pack;
 pub(super) struct PgUpload<'s> {
     store: &'s PgStore,
     scope: Scope,
-    /// The id of the stored chunks, or `None` until the first chunk is stored.
+    /// The id of the chunks of an unfinished upload, or `None` before the first chunk.
     cut: Option<Uuid>,
 }
 

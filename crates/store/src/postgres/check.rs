@@ -28,7 +28,7 @@ pub(super) async fn check(db: &StoreConnection, scope: &Scope, repair: Repair) -
     let damaged = blob::find_damaged(db).await?.into_iter().take(FINDINGS_MAX);
     findings.extend(damaged.map(|what| db.finding("blobs", what, Repair::No)));
     if repair == Repair::Yes {
-        // Without repair, the doctor itself compares the summaries with the logs.
+        // Without repair, `sapwood doctor` itself compares the summaries with the logs.
         findings.extend(rebuild_summary::repair_summaries(db, scope).await?);
     }
     Ok(findings)

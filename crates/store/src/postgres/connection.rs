@@ -1,4 +1,5 @@
-//! A database connection inside a transaction whose tenant is set. All queries go through it.
+//! A database connection inside a transaction whose tenant is set. All queries of a tenant's data go
+//! through it, except batches of appends without audit notes ([`super::writer`]).
 //!
 //! If a [`StoreConnection`] is dropped before its transaction ends, the database connection is
 //! closed, so that an open transaction never returns to the pool.
@@ -35,7 +36,7 @@ impl StoreConnection {
         Self::begin(pool, place, tenant, mode, &format!("SET LOCAL sapwood.tenant = '{tenant}'")).await
     }
 
-    /// Opens a connection for lookups of keys and tenants before a tenant is known.
+    /// Opens a connection for queries over all tenants, such as the lookup of a key.
     pub async fn open_for_all_tenants(pool: &Pool, place: &Arc<str>) -> Result<Self> {
         Self::begin(pool, place, &TenantId::local(), Mode::Read, "SET LOCAL sapwood.door = 'open'").await
     }
@@ -109,7 +110,8 @@ impl StoreConnection {
     }
 }
 
-/// Returns the error for a write whose outcome is unknown.
+/// Returns the error for a commit that failed with `error`. After a lost connection, the outcome is
+/// unknown.
 pub(super) fn outcome_unknown(error: StoreError) -> StoreError {
     match error {
         StoreError::Unreachable { place, why } => StoreError::Backend {

@@ -31,8 +31,8 @@ pub(super) async fn erase(
     write_line(db, scope, session_note(AuditAction::Erase, session), now).await
 }
 
-/// Deletes a session's rows, except entries that forks share. If the session is the last fork of an
-/// erased session, also deletes the retained rows of that session.
+/// Deletes a session's rows, except entries that forks share. If the session is a fork of an erased
+/// session, also deletes the retained rows of that session that no other fork needs.
 async fn erase_rows(db: &StoreConnection, pk: i64) -> Result<()> {
     let tenant = db.tenant.as_str();
     let mut next = Some(pk);
@@ -52,7 +52,7 @@ async fn erase_rows(db: &StoreConnection, pk: i64) -> Result<()> {
             return Ok(());
         }
         db.execute("DELETE FROM sessions WHERE tenant = $1 AND pk = $2", &[&tenant, &pk]).await?;
-        // The source may be an erased session whose rows are retained only for its forks.
+        // The source may be an erased session whose rows are retained only for forks.
         if let Some(base) = base {
             let sql = "SELECT 1 FROM sessions WHERE tenant = $1 AND pk = $2 AND id IS NULL FOR UPDATE";
             next = db.query_opt(sql, &[&tenant, &base]).await?.map(|_| base);

@@ -14,7 +14,7 @@ use super::prefetch::Prefetched;
 use super::session_table::{RowLock, find, insert};
 use crate::validate::{fork_note, fork_point, is_shared};
 
-pub(super) async fn fork(db: &StoreConnection, scope: &Scope, fork: &Fork) -> Result<Head> {
+pub(super) async fn fork(db: &StoreConnection, scope: &Scope, fork: &Fork, format: u32) -> Result<Head> {
     // Lock the source, so that the entries that the fork will share are not erased concurrently.
     let source = find(db, scope, &fork.source, Right::Write, RowLock::Yes).await?;
     let log = LogRows::open(db, source.pk, source.summary.inherited).await?;
@@ -36,7 +36,7 @@ pub(super) async fn fork(db: &StoreConnection, scope: &Scope, fork: &Fork) -> Re
     let row = insert(db, &summary, base).await?.ok_or_else(exists)?;
     let head = match drafts.is_empty() {
         true => summary.head,
-        false => write_first(db, scope, row, &drafts).await?,
+        false => write_first(db, scope, row, &drafts, format).await?,
     };
     write_line(db, scope, fork_note(fork), fork.new.now).await?;
     Ok(head)

@@ -48,7 +48,7 @@ impl Keys for PgStore {
         rows.iter()
             .map(tenant)
             .collect::<Result<_, _>>()
-            .map_err(|error| self.damaged(format!("a tenant: {error}")))
+            .map_err(|error| self.damaged(format!("failed to parse a tenant name: {error}")))
     }
 }
 

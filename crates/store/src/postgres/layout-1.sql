@@ -8,9 +8,9 @@ CREATE TABLE tenants (
 );
 
 -- A session. Its summary is a cache of its log and is updated by every append. Every change of the
--- row increments its version: an append is written only if the version is still the one it was
--- prepared on. An erased session that forks still need has no id and is only reachable as their
--- base.
+-- row, except indexing, increments its version: an append is written only if the version is still
+-- the one it was prepared on. An erased session that forks still need has no id and is only
+-- reachable as their base.
 CREATE TABLE sessions (
   tenant       text COLLATE "C" NOT NULL,
   pk           bigint GENERATED ALWAYS AS IDENTITY,

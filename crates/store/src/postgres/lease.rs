@@ -28,7 +28,8 @@ pub(super) async fn take(
     Ok(lease)
 }
 
-/// Expires the lease. The row keeps the fence, so that fences never decrease.
+/// Expires the lease if it is still the session's last lease. The row keeps the fence, so that
+/// fences never decrease.
 pub(super) async fn release(db: &StoreConnection, scope: &Scope, given: &Lease) -> Result<()> {
     let row = find(db, scope, &given.session, Right::Write, RowLock::Yes).await?;
     if row.lease.as_ref().is_some_and(|last| last.now().is(given)) {

@@ -15,6 +15,7 @@ use uuid::Uuid;
 
 use super::connection::StoreConnection;
 use crate::database::NamedDatabase;
+use crate::database::kinds::{KindPages, stored_kinds};
 use crate::decode::{RawEntry, kind_of, parent_of_shared};
 use crate::page::BackwardPage;
 
@@ -24,7 +25,6 @@ const FORKS_MAX: i32 = 4_096;
 const CHUNK_ROWS_MIN: i64 = 64;
 const CHUNK_ROWS_MAX: i64 = 2_048;
 
-/// The columns of an entry.
 const COLUMNS: &str = "seq, parent, depth, id, at, kind, version, packing, turn, by, body";
 
 /// Converts a number to the database's integer type. Sessions are far too small to exceed it.
@@ -50,7 +50,6 @@ pub(super) struct LogRows<'d> {
     levels: Vec<Level>,
 }
 
-/// A callback for each entry of a walk.
 pub(super) type Visit<'v> = &'v mut (dyn FnMut(RawEntry) -> Result<ControlFlow<()>> + Send);
 
 impl<'d> LogRows<'d> {
@@ -315,15 +314,18 @@ impl<'d> LogRows<'d> {
         if kinds.iter().any(|kind| kind.stance() == Stance::InTree) {
             records = self.read_shared_kinds(after, kinds).await?;
         }
-        for kind in kinds {
-            records.extend(self.read_kind(*kind, after, limit).await?);
+        for stored in stored_kinds(kinds) {
+            let mut pages = KindPages::new(kinds, after, limit);
+            while let Some(after) = pages.next() {
+                pages.add(self.read_kind(stored, after, limit).await?);
+            }
+            records.extend(pages.found);
         }
         records.sort_by_key(|record| record.meta.seq);
         records.truncate(limit);
         Ok(records)
     }
 
-    /// Returns the last seq of the log.
     pub async fn last_seq(&self) -> Result<Seq> {
         let sql = "SELECT seq FROM entries WHERE tenant = $1 AND session = $2 ORDER BY seq DESC LIMIT 1";
         let row = self.db.query_opt(sql, &[&self.db.tenant.as_str(), &self.pk()]).await?;

@@ -127,7 +127,7 @@ async fn forget(db: &StoreConnection, scope: &Scope, id: MemoryId, now: Timestam
     write_line(db, scope, note("forgot", &memory), now).await
 }
 
-/// Deletes a row. The memory that it superseded becomes current again.
+/// Deletes a memory. Memories that it superseded become current again.
 async fn delete(db: &StoreConnection, id: MemoryId) -> Result<()> {
     let (tenant, id) = (db.tenant.as_str(), uuid_of(id));
     db.execute("DELETE FROM memory_sources WHERE tenant = $1 AND memory = $2", &[&tenant, &id]).await?;

@@ -1,7 +1,7 @@
 //! A store for multiple servers on one PostgreSQL database.
 //!
-//! [`connect`] opens connections. A [`connection`] is a database connection inside a transaction whose tenant is set. The
-//! other modules consist of functions that take it as a parameter:
+//! [`connect`] opens connections. A [`connection`] is a database connection inside a transaction whose
+//! tenant is set. Most other modules are functions of a connection:
 //!
 //! - [`schema`] — the layout
 //! - [`append`], [`append_batch`], [`prefetch`], [`writer`] — appends and their group commit
@@ -13,10 +13,10 @@
 //! - [`notify`] — wake-ups for readers in other processes
 //! - [`check`] — the checks of `sapwood doctor`
 //!
-//! Every statement filters by tenant, and row-level security guards against statements that do not
-//! (I9). An append is one round trip. Leases, fences, expected heads and rights are checked by the
-//! rules that all stores share, and the session's version guarantees that these checks are still
-//! valid when the append is written (I5).
+//! Statements on a tenant's data filter by tenant, and row-level security guards against statements
+//! that do not (I9). An append without an audit note is usually one round trip. Leases, fences,
+//! expected heads and rights are checked by the rules that all stores share, and the session's
+//! version guarantees that these checks are still valid when the append is written (I5).
 
 mod append;
 mod append_batch;
@@ -33,6 +33,7 @@ mod connection;
 mod erase;
 mod error;
 mod fork;
+mod format;
 mod keys;
 mod lease;
 mod log;
@@ -51,6 +52,7 @@ mod writer;
 
 use async_trait::async_trait;
 use deadpool_postgres::Pool;
+use sapwood_core::entry::LOG_VERSION;
 use sapwood_core::port::store::{
     Append, Appended, Audit, AuditLine, AuditNote, Authorities, BlobSink, Blobs, Created, Finding, Fork, Hit,
     Lease, Leases, ListFilter, Log, NewSession, PAGE_ROWS_MAX, Page, PathSlice, Repair, Result, Search,
@@ -73,6 +75,7 @@ use blob_upload::PgUpload;
 use connect::{DbRole, Server, StoreRuntime};
 use connection::{Mode, Params, StoreConnection};
 use error::RetryBudget;
+use format::WrittenFormat;
 use log::LogRows;
 use notify::Notifier;
 use session_table::{RowLock, find};
@@ -88,6 +91,7 @@ pub struct PgStore {
     writer: Writer,
     notifier: Notifier,
     append_cache: AppendCache,
+    format: WrittenFormat,
     /// Dropped last: tasks of the other fields run in this runtime.
     runtime: StoreRuntime,
 }
@@ -157,13 +161,14 @@ impl PgStore {
     pub fn open(url: &str) -> Result<Self> {
         let server = Server::parse(url)?;
         let runtime = StoreRuntime::new()?;
-        let role = runtime.block_on(prepare(&server))?;
+        let (role, format) = runtime.block_on(prepare(&server))?;
         let pool = server.pool(role)?;
         let notifier = Notifier::new(pool.clone(), runtime.handle().clone());
         let writer =
             Writer::new(pool.clone(), server.place.clone(), notifier.clone(), runtime.handle().clone());
-        let store =
-            Self { server, role, pool, writer, notifier, append_cache: AppendCache::default(), runtime };
+        let append_cache = AppendCache::default();
+        let format = WrittenFormat::new(format);
+        let store = Self { server, role, pool, writer, notifier, append_cache, format, runtime };
         // A failure, for example on a standby, is harmless: abandoned uploads only waste disk space,
         // and the next upload retries.
         let _ = store.runtime.block_on(store.sweep_uploads());
@@ -216,11 +221,11 @@ impl PgStore {
     }
 }
 
-async fn prepare(server: &Server) -> Result<DbRole> {
+async fn prepare(server: &Server) -> Result<(DbRole, u32)> {
     let mut retries = RetryBudget::new();
     loop {
         match schema::migrate(server).await {
-            Ok(role) => return Ok(role),
+            Ok(prepared) => return Ok(prepared),
             Err(error) => retries.wait_for_retry(error).await?,
         }
     }
@@ -259,7 +264,7 @@ impl Sessions for PgStore {
     }
 
     async fn fork(&self, scope: &Scope, fork: Fork) -> Result<Head> {
-        writing!(self, scope, db => fork::fork(&db, scope, &fork).await)
+        writing!(self, scope, db => fork::fork(&db, scope, &fork, self.format.current()).await)
     }
 
     async fn summary(&self, scope: &Scope, session: &SessionId) -> Result<Summary> {
@@ -491,6 +496,20 @@ impl Upkeep for PgStore {
         let read = |row: &Row| Ok((row.get::<_, &str>(0).parse()?, row.get::<_, &str>(1).parse()?));
         let found: Result<_, sapwood_core::id::IdError> = rows.iter().map(read).collect();
         Ok(Some(found.map_err(|error| self.damaged(error))?))
+    }
+
+    async fn log_format(&self) -> Result<u32> {
+        if self.format.is_check_due() {
+            let rows = self.query_all_tenants(schema::APPLIED_STEPS, &[]).await?;
+            self.format.set(schema::format_of(rows.first().and_then(|row| row.get(0))));
+        }
+        Ok(self.format.current())
+    }
+
+    async fn upgrade(&self) -> Result<u32> {
+        self.runtime.wrap(schema::upgrade(&self.server)).await?;
+        self.format.set(LOG_VERSION);
+        Ok(LOG_VERSION)
     }
 
     async fn check_writable(&self) -> Result<()> {

@@ -17,8 +17,8 @@ use crate::decode::parent_of_shared;
 
 /// Maximum number of runs of one function. After each run, one more item is cached.
 const RUNS_MAX: usize = 100_000;
-/// Maximum number of nodes cached between appends. Beyond it, only the nodes of the last append and
-/// their jump targets are retained.
+/// Maximum number of nodes cached between appends. Beyond it, only the nodes of the last append,
+/// their jump targets and the jump targets of these are retained.
 const NODES_MAX: usize = 64;
 
 /// A missing item that has to be fetched.
@@ -168,7 +168,7 @@ async fn read_settings(log: &LogRows<'_>, at: Seq) -> Result<Settings> {
     let sql = "SELECT snapshot FROM entries WHERE tenant = $1 AND session = $2 AND seq = $3";
     let row = log.db.query_one(sql, &[&log.db.tenant.as_str(), &pk, &int(seq.0)]).await?;
     serde_json::from_str(row.get::<_, Option<&str>>(0).unwrap_or("{}"))
-        .map_err(|error| log.db.damaged(format!("the settings at entry {at}: {error}")))
+        .map_err(|error| log.db.damaged(format!("failed to parse the settings at entry {at}: {error}")))
 }
 
 impl Lookup for Prefetched {
@@ -194,7 +194,6 @@ pub(super) async fn settings_at(log: &LogRows<'_>, seq: Seq) -> Result<Settings>
     prefetched.run_with_fetches(log, |prefetched| sapwood_core::tree::settings_at(seq, prefetched)).await
 }
 
-/// Returns the node of an entry.
 pub(super) async fn node_at(log: &LogRows<'_>, seq: Seq) -> Result<TreeNode, StoreError> {
     let mut prefetched = Prefetched::new(log.inherited());
     prefetched.run_with_fetches(log, |prefetched| prefetched.node(seq)).await

@@ -7,6 +7,7 @@
 //! they are lifted within the transaction of the step.
 
 use sapwood_core::StoreError;
+use sapwood_core::entry::{LOG_VERSION, LOG_VERSION_MIN};
 use sapwood_core::port::store::Result;
 use tokio_postgres::Client;
 
@@ -14,8 +15,24 @@ use super::connect::{DbRole, ROLE, Server};
 use super::error::translate;
 
 /// Each step migrates the previous layout to its own. Never change a released step.
-const STEPS: &[&str] =
-    &[include_str!("layout-1.sql"), include_str!("layout-2.sql"), include_str!("layout-3.sql")];
+const STEPS: &[&str] = &[
+    include_str!("layout-1.sql"),
+    include_str!("layout-2.sql"),
+    include_str!("layout-3.sql"),
+    include_str!("layout-4.sql"),
+];
+/// The layout that servers of the previous version use. An existing database stays at this layout,
+/// in log format 2, until the operator upgrades it with `sapwood store upgrade`.
+const SHARED_STEPS: usize = 3;
+
+/// The steps to apply to a database.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Target {
+    /// All steps for a new database, else the steps that servers of the previous version know.
+    Shared,
+    /// All steps.
+    Newest,
+}
 
 /// Columns that servers of the previous version neither read nor write. They are added outside the
 /// steps, so that servers can be upgraded one by one.
@@ -41,15 +58,31 @@ const FORCE_POLICIES: &str = "DO $$ DECLARE name text; BEGIN
     END LOOP;
   END $$;";
 
-/// Migrates the layout. Returns the role that the pool can act as.
-pub(super) async fn migrate(server: &Server) -> Result<DbRole> {
-    migrate_by(server, STEPS).await
+/// Migrates the layout as far as servers of the previous version allow. Returns the role that the
+/// pool can act as, and the format version to write.
+pub(super) async fn migrate(server: &Server) -> Result<(DbRole, u32)> {
+    migrate_by(server, STEPS, Target::Shared).await
 }
 
-async fn migrate_by(server: &Server, steps: &[&str]) -> Result<DbRole> {
+/// Migrates the database to the newest layout. Servers of the previous version can no longer use it.
+pub(super) async fn upgrade(server: &Server) -> Result<()> {
+    migrate_by(server, STEPS, Target::Newest).await.map(|_| ())
+}
+
+/// The SQL that returns the number of applied steps.
+pub(super) const APPLIED_STEPS: &str = "SELECT max(step) FROM sapwood.layout";
+
+/// Returns the format version to write to a database with this many applied steps.
+pub(super) fn format_of(steps: Option<i32>) -> u32 {
+    let is_shared =
+        steps.is_some_and(|steps| usize::try_from(steps).is_ok_and(|steps| steps <= SHARED_STEPS));
+    if is_shared { LOG_VERSION_MIN } else { LOG_VERSION }
+}
+
+async fn migrate_by(server: &Server, steps: &[&str], target: Target) -> Result<(DbRole, u32)> {
     let client = server.connect(DbRole::Owner, |_| ()).await?;
-    let migration = Migration { client: &client, place: &server.place, steps };
-    if migration.applied_steps().await? != Some(steps.len()) || !migration.has_additions().await? {
+    let migration = Migration { client: &client, place: &server.place, steps, target };
+    if !migration.is_done(migration.applied_steps().await?) || !migration.has_additions().await? {
         migration.batch(&format!("SELECT pg_advisory_lock({LOCK})")).await?;
         let migrated = migration.apply_steps().await;
         migration.batch(&format!("SELECT pg_advisory_unlock({LOCK})")).await?;
@@ -58,16 +91,31 @@ async fn migrate_by(server: &Server, steps: &[&str]) -> Result<DbRole> {
     let sql = "SELECT EXISTS (SELECT 1 FROM pg_roles WHERE rolname = $1) AND
                coalesce((SELECT pg_has_role(current_user, oid, 'MEMBER') FROM pg_roles WHERE rolname = $1), false)";
     let row = client.query_one(sql, &[&ROLE]).await.map_err(|error| translate(&error, &server.place))?;
-    Ok(if row.get(0) { DbRole::App } else { DbRole::Owner })
+    let role = if row.get(0) { DbRole::App } else { DbRole::Owner };
+    let applied = migration.applied_steps().await?.and_then(|steps| i32::try_from(steps).ok());
+    Ok((role, format_of(applied)))
 }
 
 struct Migration<'c> {
     client: &'c Client,
     place: &'c str,
     steps: &'c [&'c str],
+    target: Target,
 }
 
 impl Migration<'_> {
+    /// Returns how many steps a database with `found` steps should have.
+    fn wanted(&self, found: Option<usize>) -> usize {
+        match found {
+            Some(found) if self.target == Target::Shared && found <= SHARED_STEPS => SHARED_STEPS,
+            _ => self.steps.len(),
+        }
+    }
+
+    fn is_done(&self, found: Option<usize>) -> bool {
+        found == Some(self.wanted(found))
+    }
+
     async fn batch(&self, sql: &str) -> Result<()> {
         self.client.batch_execute(sql).await.map_err(|error| translate(&error, self.place))
     }
@@ -79,11 +127,7 @@ impl Migration<'_> {
         if !self.client.query_one(sql, &[]).await.map_err(to_store_error)?.get::<_, bool>(0) {
             return Ok(None);
         }
-        let row = self
-            .client
-            .query_one("SELECT max(step) FROM sapwood.layout", &[])
-            .await
-            .map_err(to_store_error)?;
+        let row = self.client.query_one(APPLIED_STEPS, &[]).await.map_err(to_store_error)?;
         let found = row.get::<_, Option<i32>>(0).and_then(|step| usize::try_from(step).ok());
         match found {
             Some(found) if found > self.steps.len() => Err(StoreError::TooNew {
@@ -96,8 +140,9 @@ impl Migration<'_> {
     }
 
     async fn apply_steps(&self) -> Result<()> {
-        let found = self.applied_steps().await?.unwrap_or(0);
-        for (number, step) in self.steps.iter().enumerate().skip(found) {
+        let found = self.applied_steps().await?;
+        let wanted = self.wanted(found);
+        for (number, step) in self.steps.iter().enumerate().take(wanted).skip(found.unwrap_or(0)) {
             let prepare = match number {
                 0 => {
                     "CREATE SCHEMA IF NOT EXISTS sapwood; CREATE TABLE sapwood.layout (step integer PRIMARY KEY);"
@@ -181,7 +226,7 @@ mod tests {
     /// Migrates the database as a starting server does.
     fn migrate_with(url: &str, steps: &[&str]) -> Result<()> {
         let (server, runtime) = (Server::parse(url)?, StoreRuntime::new()?);
-        runtime.block_on(migrate_by(&server, steps)).map(|_| ())
+        runtime.block_on(migrate_by(&server, steps, Target::Newest)).map(|_| ())
     }
 
     fn scope(tenant: &str) -> Scope {

@@ -37,8 +37,8 @@ pub(super) async fn is_behind(db: &StoreConnection) -> Result<bool> {
     Ok(db.query_opt(sql, &[&db.tenant.as_str()]).await?.is_some())
 }
 
-/// Indexes a batch of entries. Returns false if there was nothing to index. Several processes may
-/// index concurrently: each indexes sessions that no other process has locked.
+/// Indexes a batch of entries. Several processes may index concurrently: each indexes sessions that
+/// no other process has locked. Returns false if there is no such session.
 pub(super) async fn index_some(db: &StoreConnection) -> Result<bool> {
     let tenant = db.tenant.as_str();
     let sql = "SELECT pk, indexed FROM sessions WHERE tenant = $1 AND behind ORDER BY pk LIMIT 64
@@ -107,7 +107,7 @@ fn tsquery(query: &TextQuery, markers: &[String]) -> Option<String> {
     (!words.is_empty()).then(|| format!("({}) & {}", markers.join(" | "), words.join(" & ")))
 }
 
-/// The last hit before a page: its time, session and seq.
+/// The position of a hit: its time, session and seq.
 type HitPosition = (i64, i64, i32);
 
 pub(super) async fn search(db: &StoreConnection, scope: &Scope, query: &SearchQuery) -> Result<Page<Hit>> {

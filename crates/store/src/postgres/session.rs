@@ -1,4 +1,4 @@
-//! Sessions: creating, listing, the children and the heads of sessions.
+//! Creates and lists sessions, and reads their children and heads.
 
 use sapwood_core::port::store::{AuditAction, Created, ListFilter, NewSession, Page, Result};
 use sapwood_core::project::summary::Summary;

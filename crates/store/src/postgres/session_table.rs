@@ -55,7 +55,7 @@ fn columns() -> String {
 #[derive(Debug)]
 pub(super) struct SessionRow {
     pub pk: i64,
-    /// Incremented by every change to the row.
+    /// Incremented by every change to the row, except by indexing.
     pub version: i64,
     /// The last lease, expired or not.
     pub lease: Option<PgLease>,

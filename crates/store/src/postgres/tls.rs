@@ -1,7 +1,8 @@
 //! TLS connections to the database: `sslmode` and `sslrootcert` in a URL, and the streams. The
-//! modes have the same meaning as in PostgreSQL's own programs: `prefer` (the default) and
-//! `require` encrypt without verification, `verify-ca` requires a certificate of the CA in
-//! `sslrootcert`, and `verify-full` also checks the host name.
+//! modes have the same meaning as in PostgreSQL's own programs: `prefer` (the default) encrypts if
+//! the server supports TLS, and `require` always encrypts, both without verification. `verify-ca`,
+//! and `require` with `sslrootcert`, require a certificate of the CA in `sslrootcert`. `verify-full`
+//! also checks the host name.
 
 use std::fmt::Write as _;
 use std::io;

@@ -35,7 +35,6 @@ const PAUSE_SHARE: u32 = 4;
 const PAUSE_MAX: Duration = Duration::from_millis(2);
 const PAUSE_MIN: Duration = Duration::from_millis(1);
 
-/// The outcome of an append.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum AppendOutcome {
     Written,
@@ -121,7 +120,7 @@ impl Queue {
         let (mut batch, mut bytes) = (Vec::new(), 0);
         while batch.len() < BATCH_JOBS_MAX
             && (batch.is_empty() || bytes < BATCH_BYTES_MAX)
-            && let Some(queued) = jobs.pop_front()
+            && let Some(queued) = jobs.pop_front_if(|next| is_of_one_format(&batch, next))
         {
             bytes += queued.job.bytes();
             batch.push(queued);
@@ -222,6 +221,11 @@ impl Queue {
         db.commit().await?;
         Ok(rows)
     }
+}
+
+/// Returns whether an append has the format of the batch. A batch has one format; servers change it while they run.
+fn is_of_one_format(batch: &[QueuedAppend], next: &QueuedAppend) -> bool {
+    batch.first().is_none_or(|first| first.job.format() == next.job.format())
 }
 
 fn outcomes_of(rows: &[Row], jobs: usize, tries: u32) -> Vec<AppendOutcome> {

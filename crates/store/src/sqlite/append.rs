@@ -33,8 +33,8 @@ pub(super) struct PackedBody {
     text: Option<String>,
 }
 
-/// Drafts with their compressed bodies. Compression runs on the caller's thread, not on the
-/// writer's.
+/// Drafts with their compressed bodies. An append compresses them before it is queued, so that the
+/// writer does not have to.
 pub(super) struct Batch {
     drafts: Vec<Draft>,
     packed: Vec<PackedBody>,

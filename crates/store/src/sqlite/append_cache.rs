@@ -1,9 +1,9 @@
-//! The writer's cache of sessions that are being appended to, so that an append reads no rows: the
+//! The writer's cache of sessions that are being appended to, so that most appends read no rows: the
 //! summary, the lease, and the few nodes that the links of the next entry are computed from.
 //!
 //! It is valid only while no other connection writes. SQLite's data version of the file changes
-//! when another connection commits, and the whole cache is then cleared. Any operation other than
-//! an append also evicts its session.
+//! when another connection commits, and the whole cache is then cleared. A write to a session other
+//! than an append also evicts the session.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -118,7 +118,7 @@ impl AppendCache {
     }
 }
 
-/// The most recently used nodes, newest last.
+/// The most recently added nodes, newest last.
 #[derive(Default)]
 pub(super) struct Nodes(Vec<TreeNode>);
 

@@ -159,8 +159,9 @@ fn pk_of_hash(db: &StoreConnection, tenant: i64, hash: BlobHash) -> Result<Optio
     db.query_opt("SELECT pk FROM blobs WHERE tenant = ?1 AND hash = ?2", params![tenant, hash.as_bytes()])
 }
 
-/// Finds a blob that the caller put, or that an entry the caller may read refers to. Other blobs
-/// are reported as unknown: knowing the hash does not give access to the bytes (I9).
+/// Finds a blob that the caller uploaded, or that an entry the caller may read refers to. Operators
+/// find every blob. Other blobs are reported as unknown: knowing the hash does not give access to the
+/// bytes (I9).
 pub(super) fn find(db: &StoreConnection, scope: &Scope, blob: BlobHash) -> Result<i64> {
     let unknown = || StoreError::NoBlob { blob };
     let tenant = db.tenant(&scope.tenant)?.ok_or_else(unknown)?;

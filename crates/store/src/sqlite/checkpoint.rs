@@ -27,7 +27,7 @@ const REST_PAGES_MAX: u32 = 1_000;
 /// Pages in the log above which the writer checkpoints all of them itself: 64 MB.
 const LOG_PAGES_MAX: u32 = 16_000;
 
-/// The checkpoint thread. It ends when this is dropped.
+/// The checkpoint thread. It ends when this handle is dropped.
 pub(super) struct Checkpointer {
     shared: Arc<CheckpointState>,
     thread: Option<JoinHandle<()>>,
@@ -88,7 +88,7 @@ impl CheckpointState {
         }
         let is_small_rest = pages - checkpointed <= REST_PAGES_MAX;
         if pages >= LOG_PAGES_MAX || self.finish.swap(false, Ordering::SeqCst) && is_small_rest {
-            // The commit is durable, even if the checkpoint fails.
+            // If the checkpoint fails, the commit stays in the log.
             let _ = wal.checkpoint();
             return false;
         }

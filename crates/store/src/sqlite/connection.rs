@@ -1,4 +1,5 @@
-//! A connection and its caches: the pks of tenants and principals, which never change.
+//! A connection and its caches. The pks of tenants and principals never change, so they are cached
+//! until a transaction is rolled back.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -27,7 +28,6 @@ const MMAP_BYTES: i64 = 1 << 30;
 /// A write-ahead log that has grown beyond this size is truncated to it.
 const WAL_BYTES_KEPT: i64 = 64 << 20;
 
-/// The access mode of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mode {
     Write,
@@ -116,7 +116,7 @@ impl StoreConnection {
         }
         let name: String = self.query_value("SELECT name FROM principals WHERE pk = ?1", [pk])?;
         let principal: Principal =
-            name.parse().map_err(|error| self.damaged(format!("principal {pk}: {error}")))?;
+            name.parse().map_err(|error| self.damaged(format!("failed to parse principal {pk}: {error}")))?;
         self.principals.borrow_mut().insert(pk, principal.clone());
         Ok(principal)
     }
@@ -229,7 +229,6 @@ pub(super) fn has_wal(path: &Path) -> bool {
     std::fs::metadata(wal_path(path)).is_ok_and(|wal| wal.len() > 0)
 }
 
-/// Returns the path of a file's write-ahead log.
 pub(super) fn wal_path(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push("-wal");
@@ -243,7 +242,6 @@ fn is_read_only(path: &Path) -> bool {
     })
 }
 
-/// Escapes a path for use in a URI.
 fn escape(path: &Path) -> String {
     let escape = |byte: &u8| match byte {
         b'/' | b'.' | b'-' | b'_' | b'0'..=b'9' | b'A'..=b'Z' | b'a'..=b'z' => char::from(*byte).to_string(),
@@ -268,7 +266,8 @@ fn unlock(_: &Connection, path: &Path, key: Option<&Key>) -> Result<()> {
         None => Ok(()),
         Some(_) => Err(StoreError::Locked {
             place: path.display().to_string(),
-            why: "this build of Sapwood has no encryption; build it with --features encryption".to_owned(),
+            why: "this build does not support encryption; build Sapwood with --features encryption"
+                .to_owned(),
         }),
     }
 }

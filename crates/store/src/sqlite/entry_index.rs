@@ -59,7 +59,6 @@ fn move_recent(db: &StoreConnection) -> Result<()> {
     Ok(())
 }
 
-/// Removes the position of a deleted entry.
 pub(super) fn remove(db: &StoreConnection, key: i64) -> Result<()> {
     for sql in ["DELETE FROM places WHERE key = ?1", "DELETE FROM recent_places WHERE key = ?1"] {
         db.execute(sql, [key])?;
@@ -67,8 +66,7 @@ pub(super) fn remove(db: &StoreConnection, key: i64) -> Result<()> {
     Ok(())
 }
 
-/// Returns how many entries cannot be found by their position, plus how many positions have no
-/// entry.
+/// Returns how many entries have a missing or wrong position, plus how many positions have no entry.
 pub(super) fn count_wrong(db: &StoreConnection) -> Result<i64> {
     let sql = "SELECT (SELECT count(*) FROM entries e
                        WHERE e.arrival IS NOT (SELECT arrival FROM placed WHERE key = e.key))

@@ -35,8 +35,8 @@ pub(super) fn erase(
     write_line(db, scope, session_note(AuditAction::Erase, session), now)
 }
 
-/// Erases a session's rows except the rows that forks share. Then does the same for each erased
-/// session that was retained only for this one.
+/// Erases a session's rows except the rows that forks share. Then erases the retained rows of its
+/// erased sources that no other fork needs.
 fn erase_rows(db: &StoreConnection, pk: i64, deleted: &mut HashSet<i64>) -> Result<()> {
     let mut next = Some(pk);
     while let Some(pk) = next.take() {
@@ -52,7 +52,7 @@ fn erase_rows(db: &StoreConnection, pk: i64, deleted: &mut HashSet<i64>) -> Resu
             return Ok(());
         }
         db.execute("DELETE FROM sessions WHERE pk = ?1", [pk])?;
-        // The source of this session may be erased as well, and retained only for its forks.
+        // The source of this session may be erased as well, and retained only for forks.
         next = match base {
             Some(base) if is_erased(db, base)? => Some(base),
             _ => None,

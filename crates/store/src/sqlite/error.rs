@@ -35,7 +35,7 @@ pub(super) fn translate(error: &rusqlite::Error, path: &Path) -> StoreError {
         Some(ErrorCode::PermissionDenied) => StoreError::ReadOnly { place, why: what },
         Some(ErrorCode::NotADatabase) => StoreError::Locked {
             place,
-            why: "the key does not match, or it is not a SQLite database; the file was not changed"
+            why: "the key does not match, or the file is not a SQLite database; it was not changed"
                 .to_owned(),
         },
         Some(ErrorCode::DatabaseCorrupt) => StoreError::Damaged { place, what },

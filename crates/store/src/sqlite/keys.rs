@@ -51,7 +51,7 @@ impl Keys for SqliteStore {
         self.readers.read(|db| {
             let names: Vec<String> = db.query_all("SELECT name FROM tenants ORDER BY name", [])?;
             let tenants: Result<_, _> = names.iter().map(|name| name.parse()).collect();
-            tenants.map_err(|error: IdError| db.damaged(format!("a tenant: {error}")))
+            tenants.map_err(|error: IdError| db.damaged(format!("failed to parse a tenant name: {error}")))
         })
     }
 }

@@ -16,6 +16,7 @@ use sapwood_core::{EntryId, Kind, Record, Seq, StoreError, TimestampMs, TurnId};
 use super::connection::StoreConnection;
 use super::error::AtPath;
 use crate::database::NamedDatabase;
+use crate::database::kinds::{KindPages, stored_kinds};
 use crate::decode::{RawEntry, kind_of, parent_of_shared};
 use crate::page::BackwardPage;
 
@@ -290,8 +291,12 @@ impl<'d> LogRows<'d> {
         if kinds.iter().any(|kind| kind.code() <= 3) {
             self.scan_kinds(kinds, after, limit, &mut records)?;
         } else {
-            for kind in kinds {
-                records.extend(self.read_kind(*kind, after, limit)?);
+            for stored in stored_kinds(kinds) {
+                let mut pages = KindPages::new(kinds, after, limit);
+                while let Some(after) = pages.next() {
+                    pages.add(self.read_kind(stored, after, limit)?);
+                }
+                records.extend(pages.found);
             }
             records.sort_by_key(|record| record.meta.seq);
         }
@@ -324,14 +329,16 @@ impl<'d> LogRows<'d> {
     /// Scans the log, because messages are not in the index of kinds.
     fn scan_kinds(&self, kinds: &[Kind], after: Seq, limit: usize, records: &mut Vec<Record>) -> Result<()> {
         let db = self.db;
+        let stored = stored_kinds(kinds);
         let sql = format!("SELECT {COLUMNS} FROM log WHERE key > ?1 AND key <= ?2 ORDER BY key");
         let mut select = db.prepare(&sql)?;
         let from = key_of(self.pk, Seq(after.0.max(self.inherited)));
         let mut rows = select.query([from, last_key(self.pk)]).at(&db.path)?;
         while let Some(row) = rows.next().at(&db.path)? {
             let step = read_step(db, row, Numbering::Own)?;
-            if kinds.contains(&step.kind) {
+            if stored.contains(&step.kind) {
                 records.push(step.record(db)?);
+                records.pop_if(|record| !kinds.contains(&record.meta.kind));
             }
             if records.len() >= limit {
                 break;
@@ -353,7 +360,6 @@ impl<'d> LogRows<'d> {
         Ok(records)
     }
 
-    /// Returns the last seq of the log.
     pub fn last_seq(&self) -> Result<Seq> {
         let db = self.db;
         let sql = "SELECT key FROM placed WHERE key > ?1 AND key <= ?2 ORDER BY key DESC LIMIT 1";
@@ -429,7 +435,7 @@ impl Lookup for LogRows<'_> {
         let snapshot: Option<String> =
             db.query_value("SELECT snapshot FROM log WHERE key = ?1", [key_of(pk, seq)])?;
         serde_json::from_str(snapshot.as_deref().unwrap_or("{}"))
-            .map_err(|error| db.damaged(format!("the settings at entry {at}: {error}")))
+            .map_err(|error| db.damaged(format!("failed to parse the settings at entry {at}: {error}")))
     }
 
     fn inherited(&self) -> u32 {

@@ -1,11 +1,12 @@
 //! The SQLite store: one file, the embedded default.
 //!
-//! [`writer`] serializes writes and lets many callers share a transaction; [`reader`] pools read connections. Several
-//! processes may use the same file at once. The other modules are plain functions of a [`connection`]:
+//! [`writer`] serializes writes and lets many callers share a transaction. [`reader`] pools read
+//! connections. Several processes may use the same file at once. Most other modules are plain
+//! functions of a [`connection`]:
 //!
 //! - [`schema`] — the layout
 //! - [`append`] and [`log`] — the entries
-//! - [`path`] — the entries of a context
+//! - [`path`] — reads of a path
 //! - [`session`], [`session_table`] and [`fork`] — session rows, lists and forks
 //! - [`search`] and [`index`] — full-text search
 //! - [`blob`] and [`blob_upload`] — blobs
@@ -77,8 +78,8 @@ use session_table::find;
 use watch::Watcher;
 use writer::{CommitThread, Writer, blocking};
 
-/// An append of at least this many entries is an import. The writer thread commits it while the
-/// caller prepares the next batch.
+/// An append of at least this many entries is treated as an import: the writer thread commits it
+/// while the caller prepares the next batch.
 const IMPORT_DRAFTS_MIN: usize = 64;
 
 /// Maximum number of chunks of abandoned uploads that are deleted when a store is opened. New

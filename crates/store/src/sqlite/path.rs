@@ -1,4 +1,4 @@
-//! Reads a path from an entry towards the root, as far as a context needs it.
+//! Reads a path from an entry towards the root, as far as the caller needs it.
 
 use sapwood_core::entry::Entry;
 use sapwood_core::port::store::{PAGE_ROWS_MAX, PathSlice, Result, Until};

@@ -29,7 +29,7 @@ impl Readers {
     }
 
     /// Runs `work` on a connection without a transaction and without `block_in_place`. Use it for a
-    /// single small statement, which is a consistent snapshot and takes less time than
+    /// single small statement, which reads a consistent snapshot and takes less time than
     /// `block_in_place`.
     pub fn with_connection<T>(&self, work: impl FnOnce(&StoreConnection) -> Result<T>) -> Result<T> {
         let db = self.take()?;

@@ -32,7 +32,7 @@ impl SchemaLayout {
 
 const LAYOUT: SchemaLayout = SchemaLayout {
     newest: &[LOG_2, COMMON, KEYS, MEMORIES, INDEX, PLACES, PIECES, AUDIT, LEASE_TERMS, AUTHORITY],
-    steps: &[FIRST, SECOND, THIRD, FOURTH, FIFTH, SIXTH, SEVENTH, EIGHTH, NINTH],
+    steps: &[FIRST, SECOND, THIRD, FOURTH, FIFTH, SIXTH, SEVENTH, EIGHTH, NINTH, TENTH],
 };
 const FIRST: Script = &[COMMON, LOG_1];
 const SECOND: Script = &[RENAME_LOG_1, LOG_2, TEXTS_2, COPY_LOG_1];
@@ -43,11 +43,13 @@ const SIXTH: Script = &[PLACES];
 const SEVENTH: Script = &[PIECES];
 const EIGHTH: Script = &[AUDIT];
 const NINTH: Script = &[LEASE_TERMS, AUTHORITY];
+/// Marks that the file may contain entries of log format 3, which earlier versions cannot read.
+const TENTH: Script = &[];
 
 /// Delay between two attempts to get a lock that SQLite does not wait for.
 const RETRY_DELAY_MS: u64 = 5;
 
-/// Chosen by measurement, see docs/benchmarks.md.
+/// Page size of a new file.
 const PAGE_BYTES: u32 = 4096;
 
 /// API keys. Only the hash of the secret is stored.
@@ -129,7 +131,7 @@ ALTER TABLE leases ADD COLUMN ttl_ms INTEGER;
 ALTER TABLE leases ADD COLUMN timed_fence INTEGER;
 ";
 
-/// Tables that have not changed since the first layout, or that later parts change.
+/// Tables of the first layout that are still in use. Later parts change some of them.
 const COMMON: &str = "
 CREATE TABLE tenants (pk INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
 CREATE TABLE principals (pk INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);

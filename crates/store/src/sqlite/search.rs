@@ -33,8 +33,8 @@ pub(super) fn catch_up(db: &StoreConnection) -> Result<()> {
     Ok(())
 }
 
-/// Indexes the next batch of texts: from memory or, if the next text is not in memory, from its
-/// row.
+/// Indexes the next batch of texts: from memory or, if the next text is not in memory, from their
+/// rows.
 fn index_batch(db: &StoreConnection) -> Result<()> {
     db.refresh_caches()?;
     let indexed = indexed(db)?;
@@ -174,7 +174,6 @@ pub(super) fn count_missing(db: &StoreConnection, scope: &Scope) -> Result<usize
     Ok(missing)
 }
 
-/// Rebuilds the whole index.
 pub(super) fn rebuild(db: &StoreConnection) -> Result<()> {
     let empty = "UPDATE counters SET value = 0 WHERE name = 'indexed'";
     db.in_transaction(|| {

@@ -1,4 +1,4 @@
-//! Sessions: creating, listing, and the children of a session.
+//! Creates and lists sessions, and lists the children of a session.
 
 use rusqlite::params;
 use sapwood_core::port::store::{AuditAction, Created, ListFilter, ListOrder, NewSession, Page, Result};
@@ -20,7 +20,7 @@ const SCANNED_ROWS_MAX: usize = 20_000;
 
 pub(super) fn create(db: &StoreConnection, scope: &Scope, new: &NewSession) -> Result<Created> {
     if let Some(row) = find_by_id(db, scope, &new.id)? {
-        // The session belongs to another owner; the caller only learns that the id is taken.
+        // A caller that may not read the session only learns that the id is taken.
         let taken = |_| StoreError::Exists { session: new.id.clone() };
         return authorize(scope, &row.summary, Right::Read).map(|()| Created::Existed).map_err(taken);
     }

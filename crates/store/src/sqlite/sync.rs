@@ -115,7 +115,7 @@ impl SyncState {
 
     fn sync(&self) -> std::io::Result<()> {
         if self.failed.load(Ordering::SeqCst) {
-            return Err(std::io::Error::other("an earlier sync of the log failed; reopen the store"));
+            return Err(std::io::Error::other("an earlier sync of the write-ahead log failed; reopen the store"));
         }
         let mut wal = self.wal.lock().unwrap_or_else(PoisonError::into_inner);
         let synced = match &*wal {

@@ -3,8 +3,8 @@
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 
-/// Texts per transaction when catching up: enough to be fast, few enough not to block other
-/// writers.
+/// Maximum number of texts per transaction when catching up: enough to be fast, few enough not to
+/// block other writers.
 pub(super) const CATCH_UP_TEXTS: usize = 2_000;
 /// Maximum bytes per transaction when catching up.
 pub(super) const CATCH_UP_BYTES: usize = 4 << 20;
@@ -30,7 +30,6 @@ pub(super) struct UnindexedText {
 pub(super) struct UnindexedTexts {
     texts: RefCell<VecDeque<ArrivedEntry>>,
     bytes: Cell<usize>,
-    /// How often `clear` was called.
     clear_count: Cell<u64>,
 }
 

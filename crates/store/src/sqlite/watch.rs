@@ -41,8 +41,8 @@ impl Watcher {
     }
 }
 
-/// Selects and orders by the key itself: only then does SQLite use a lookup in both halves of the
-/// view.
+/// Selects the head of a session. Selects and orders by the key itself, because only then does
+/// SQLite use a lookup in both halves of the view.
 pub(super) const HEAD: &str = "
     SELECT COALESCE((SELECT key FROM placed
                      WHERE key BETWEEN (s.pk << 32) AND ((s.pk << 32) | 4294967295)

@@ -341,7 +341,7 @@ struct QueuedTexts {
 /// Jobs that share a transaction.
 struct Group {
     replies: Vec<Reply>,
-    /// Set if a job failed after it had written. The whole group must then be rolled back.
+    /// Set if a job failed or panicked after it had written. The whole group must then be rolled back.
     poisoned: bool,
 }
 

@@ -76,7 +76,7 @@ impl Database {
         conn
     }
 
-    /// Count uploads and chunks after all cleanup has finished.
+    /// Return the numbers of remaining uploads and chunks. Waits up to [`CLEANUP_MAX`] until both are zero.
     async fn left_over(&self) -> (i64, i64) {
         let began = Instant::now();
         loop {
@@ -174,7 +174,7 @@ fn old_uploads_of_killed_processes_are_removed() {
         sink.write(&bytes(3 * BLOB_CHUNK_BYTES_MAX)).await.unwrap();
         drop(database.open());
         assert_eq!(database.count("SELECT count(*) FROM @pieces"), 2, "the upload is recent");
-        // Simulate a process that was killed an hour ago.
+        // Simulate a process that was killed more than an hour ago.
         database.change("UPDATE @cuts SET at = at - 4000");
         drop(database.open());
         assert_eq!(database.left_over().await, (0, 0));

@@ -106,7 +106,7 @@ fn a_reboot_ends_a_lease() {
 }
 
 type Open = fn(&TempDir, &Arc<ManualClock>) -> Arc<dyn Store>;
-/// Write a lease as the previous build did: with only a wall clock time.
+/// Writes a lease as an earlier build does: with only a wall-clock time.
 type WriteOld = fn(&TempDir, i64);
 
 fn write_old_row(dir: &TempDir, expires_at: i64) {

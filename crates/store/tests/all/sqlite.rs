@@ -14,7 +14,7 @@ use sapwood_store::sqlite::SqliteStore;
 use sapwood_store::{Durability, Key, OpenOptions};
 use tempfile::TempDir;
 
-/// A database file without syncs. Durability does not change answers, and the suite runs faster.
+/// A database file without syncs. The suite runs faster, and durability does not change answers.
 pub struct OneFile {
     dir: TempDir,
     key: Option<Key>,
@@ -136,7 +136,7 @@ fn a_path_is_complete_when_sessions_are_written_alternately() {
         for session in &sessions {
             store.create(&ana(), NewSession::new(session.clone(), TimestampMs(1))).await.unwrap();
         }
-        // Write to one session, then alternate in uneven runs, then write to one session again.
+        // Alternate between the sessions in runs of uneven length.
         for turn in 0..60_usize {
             let times = if turn % 20 < 10 { 1 } else { turn % 5 };
             for (index, session) in sessions.iter().enumerate() {
@@ -197,15 +197,15 @@ fn the_doctor_repairs_the_search_index() {
     });
 }
 
-/// Write to several sessions alternately, one message or a batch at a time, until most rows have left the
-/// table of recent rows.
+/// Write to several sessions alternately, one message or a batch at a time, until most positions have been
+/// moved out of `recent_places`.
 async fn write_in_turns(store: &SqliteStore, sessions: &[SessionId]) {
     for session in sessions {
         store.create(&ana(), NewSession::new(session.clone(), TimestampMs(1))).await.unwrap();
     }
     for round in 0..800 {
         for session in sessions {
-            // An occasional large batch bypasses the table of recent rows.
+            // An occasional large batch bypasses `recent_places`.
             let count = if round % 200 == 150 { 70 } else { 1 };
             let draft = |number| {
                 let part = Part::text(format!("{session} {round} {number}"));

@@ -1,7 +1,7 @@
 //! Renders streaming markdown for a terminal. A line is returned once, when more text can no longer change it. The text
 //! that is not final yet is available from [`Markdown::pending`]. Pure.
 //!
-//! The input is untrusted. Control characters are removed first, so only this module adds escape sequences.
+//! The input is untrusted. Control characters are replaced first, so only this module adds escape sequences.
 
 mod block;
 mod inline;

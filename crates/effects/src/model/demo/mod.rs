@@ -21,7 +21,7 @@ use intent::Intent;
 const PACE_MS_DEFAULT: u64 = 15;
 /// Rule of thumb: bytes of text per token.
 const BYTES_PER_TOKEN: usize = 4;
-/// Tokens counted for an image of any size.
+/// Tokens counted for each media part, regardless of its size.
 const MEDIA_TOKENS: u64 = 800;
 /// Maximum length of a tool result quoted in an answer.
 const QUOTE_CHARS_MAX: usize = 600;

@@ -87,7 +87,7 @@ fn is_invisible(c: char) -> bool {
         || matches!(c, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{ad}')
 }
 
-/// Git pathspecs that exclude protected files.
+/// Git pathspecs that exclude protected files, and also the example files.
 pub fn exclusions() -> impl Iterator<Item = String> {
     PROTECTED.iter().flat_map(|glob| {
         [format!(":(top,exclude,icase,glob)**/{glob}"), format!(":(top,exclude,icase,glob)**/{glob}/**")]

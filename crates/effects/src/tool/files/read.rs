@@ -114,7 +114,7 @@ struct LineRange {
     text: Vec<u8>,
     kept: u64,
     total: u64,
-    /// Whether the last line was truncated.
+    /// Whether a line exceeded the byte limit and was truncated or left out.
     is_cut: bool,
 }
 

@@ -256,7 +256,7 @@ pub enum WriteOutcome {
 /// Opens files during one call. Caches the result of the scan for protected files for this call only.
 pub struct Reader<'a> {
     root: &'a Root,
-    /// Device and inode of every protected file, or `None` if there are too many entries to scan.
+    /// Device and inode of every protected file, or `None` if the scan failed or reached a limit.
     protected_files: OnceCell<Option<HashSet<(u64, u64)>>>,
 }
 
@@ -377,7 +377,7 @@ fn create_temp(parent: &Dir) -> io::Result<(File, String)> {
     }
 }
 
-/// Find every protected file below a directory. `None` if there are too many entries to scan.
+/// Find every protected file below a directory. `None` if the scan fails or reaches a limit.
 fn find_protected_files(dir: &Dir) -> Option<HashSet<(u64, u64)>> {
     let mut found = ProtectedFiles { files: HashSet::new(), entries_scanned: 0 };
     found.collect_from(dir, Protection::None, PATH_DEPTH_MAX)?;

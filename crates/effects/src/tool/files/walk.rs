@@ -1,5 +1,6 @@
 //! Walks the directories of a scope by their handles, so that a link created during the walk cannot lead out of the
-//! scope. Skips files ignored by `.gitignore`, protected files and `.git` itself. Does not follow links.
+//! scope. Skips files ignored by `.gitignore`, `.git` itself and, in the project scope, protected files. Does not
+//! follow links.
 
 use std::ffi::OsString;
 use std::io::Read;

@@ -20,7 +20,7 @@ const STDERR_BYTES_KEPT: usize = 4 << 10;
 const STDERR_WAITS_MAX: u32 = 10;
 const STDERR_WAIT_MS: u64 = 20;
 
-/// A running program. Dropping it kills the program and its descendants.
+/// A running program. Dropping it kills the program's process group.
 pub(super) struct ServerChild {
     child: Child,
     stderr: Arc<Mutex<Vec<u8>>>,

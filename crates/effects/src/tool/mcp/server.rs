@@ -88,7 +88,7 @@ impl ServerHandle {
         &self.name
     }
 
-    /// Redact the server's secrets in a text from the server.
+    /// Redact all known secrets in a text from the server.
     pub(super) fn scrub(&self, text: &str) -> String {
         self.secrets.scrub(text).into_owned()
     }

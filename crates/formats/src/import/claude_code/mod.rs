@@ -40,7 +40,6 @@ use super::{Format, ProblemKind, Reader, keep_record, read_json_line};
 const PENDING_MAX: usize = 4_096;
 /// Maximum size of a response and the records buffered with it.
 const RESPONSE_BYTES_MAX: usize = 8 << 20;
-/// The provider in model names.
 const PROVIDER: &str = "anthropic";
 /// Number of responses whose usage is remembered, in case one continues after other records.
 const COUNTED_MAX: usize = 64;

@@ -28,10 +28,9 @@ mod user_texts;
 
 use sapwood_core::content::{Part, Reasoning, joined_text};
 use sapwood_core::entry::{
-    AssistantMessage, Compaction, ContextChanged, CustomMessage, ModelChanged, Stop, Strategy, SystemNote,
-    ThinkingChanged, ToolResult, Trigger, Usage, UserMessage, WrittenBy,
+    AssistantMessage, Compaction, ContextChanged, CustomMessage, EngineRecord, ModelChanged, Stop, Strategy,
+    SystemNote, ThinkingChanged, ToolResult, Trigger, Usage, UsageReported, UserMessage, WrittenBy,
 };
-use sapwood_core::project::usage::usage_note;
 use sapwood_core::{BlobHash, Body, TimestampMs};
 use serde_json::value::RawValue;
 
@@ -416,7 +415,7 @@ impl Importer {
     fn emit_unassigned(&mut self, batch: &mut StepBatch) {
         let Some(unassigned) = self.unassigned.take() else { return };
         let at = std::mem::replace(&mut batch.at, unassigned.at);
-        batch.note(unassigned.key, usage_note(&unassigned.by));
+        batch.note(unassigned.key, UsageReported::of(&unassigned.by));
         batch.at = at;
     }
 
@@ -550,7 +549,6 @@ impl Importer {
         (self.under, self.prelude) = (Some(StepParent::RecordKey(key)), None);
     }
 
-    /// Return the parent for the next entry.
     fn parent(&self) -> StepParent {
         self.under.unwrap_or(StepParent::Root)
     }

@@ -1,5 +1,5 @@
-//! Delivery of a response: as an event stream, or as JSON once the response is complete. Past the time limit of a
-//! request, the client receives spaces, which JSON parsers ignore, until the response is complete.
+//! Delivery of a response: as an event stream, or as JSON once the response is complete. After half of the time limit
+//! of a request, the client receives spaces, which JSON parsers ignore, until the response is complete.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;

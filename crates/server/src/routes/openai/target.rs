@@ -1,6 +1,6 @@
 //! The session in which a response is created: its conversation, the session of the previous response, or a new
-//! session. A response continues in the previous response's session, or in a fork if another response already continues
-//! there.
+//! session. A response continues in a fork of the previous response's session if that session has newer input or is a
+//! conversation, or if the response must not be stored.
 
 use std::sync::Arc;
 

@@ -160,12 +160,10 @@ pub(super) fn remove_texts(db: &StoreConnection, removed: &HashSet<i64>) -> Resu
     Ok(())
 }
 
-/// Deletes the whole index.
 pub(super) fn clear(db: &StoreConnection) -> Result<()> {
     db.conn.execute_batch("DELETE FROM segments; DELETE FROM blocks;").at(&db.path)
 }
 
-/// Returns whether every segment is readable.
 pub(super) fn is_readable(db: &StoreConnection) -> Result<bool> {
     for row in rows(db, "ORDER BY first")? {
         if check_bytes(&load(db, &row)?).is_err() {
