@@ -24,6 +24,15 @@ test("every item of the real feed is drawn", () => {
   assert.deepEqual(lines, EXPECTED);
 });
 
+test("a context that is nearly full is drawn as a warning", () => {
+  const item = feed.items.find((item) => item.type === "pressure") as FeedItem;
+  const red = { ...item, text: "red: 95 of 100 tokens, 95 %" };
+  assert.equal(styleOf(red), "warning");
+  const html = renderToStaticMarkup(<FeedItemView item={red} session="stones" isMarked={false} />);
+  assert.match(html, /role="alert"/);
+  assert.match(textOf(red), /the context is nearly full .*95 of 100 tokens/);
+});
+
 test("items on another branch are known", () => {
   const seqs = new Set(shown.filter((item) => feed.off_path.includes(item.seq)).map((item) => item.seq));
   assert.deepEqual([...seqs], [10, 18]);

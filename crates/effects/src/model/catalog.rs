@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use sapwood_core::agent::CONTEXT_TOKENS_MIN;
 use sapwood_core::port::model::{ModelFacts, Price};
 use serde::Deserialize;
 
@@ -72,6 +73,32 @@ impl DollarPrice {
 }
 
 impl CatalogRow {
+    /// Check the numbers of a configured row.
+    fn check(&self) -> Result<(), &'static str> {
+        if self.window.is_some_and(|window| window < CONTEXT_TOKENS_MIN) {
+            return Err("window is less than 1000 tokens");
+        }
+        if self.output == Some(0) {
+            return Err("output is zero");
+        }
+        let prices = self.price.map(|price| [price.input, price.output, price.cache_read, price.cache_write]);
+        let is_valid = |price: &f64| price.is_finite() && *price >= 0.0;
+        match prices.is_none_or(|prices| prices.iter().all(is_valid)) {
+            true => Ok(()),
+            false => Err("a price is negative or not a number"),
+        }
+    }
+
+    fn overridden_by(self, given: &CatalogRow) -> Self {
+        let thinking = if given.thinking == ThinkingStyle::Unknown { self.thinking } else { given.thinking };
+        Self {
+            window: given.window.or(self.window),
+            output: given.output.or(self.output),
+            thinking,
+            price: given.price.or(self.price),
+        }
+    }
+
     pub fn facts(&self) -> ModelFacts {
         ModelFacts {
             window_tokens: self.window,
@@ -109,6 +136,36 @@ impl Catalog {
         CatalogRow { price: None, ..self.row(built_in, name.rsplit('/').next().unwrap_or(name)) }
     }
 
+    /// Add rows for single models, by `PROVIDER/NAME`. Each value that is set overrides the value of the row so far.
+    pub fn with_models(
+        mut self,
+        models: &BTreeMap<String, CatalogRow>,
+        is_provider: impl Fn(&str) -> bool,
+    ) -> Result<Self, SettingsError> {
+        for (name, given) in models {
+            let invalid = |why: &str| SettingsError::Catalog { why: format!("models.{name:?}: {why}") };
+            let (provider, model) = name.split_once('/').unwrap_or((name, ""));
+            if model.is_empty() || model.starts_with('*') {
+                return Err(invalid("write the name as PROVIDER/NAME"));
+            }
+            if !is_provider(provider) {
+                return Err(invalid(&format!(
+                    "there is no provider {provider:?}: add [providers.{provider}]"
+                )));
+            }
+            given.check().map_err(|why| invalid(why))?;
+            let row = self.row(provider, model).overridden_by(given);
+            self.0.entry(provider.to_owned()).or_default().insert(model.to_owned(), row);
+        }
+        Ok(self)
+    }
+
+    /// Whether the provider has a row for this model, by exact name or as an edition. Patterns do not count.
+    pub fn has(&self, provider: &str, name: &str) -> bool {
+        let Some(rows) = self.0.get(provider) else { return false };
+        rows.keys().any(|known| !known.starts_with('*') && (known == name || is_edition(name, known)))
+    }
+
     /// List the names of a provider's models, without patterns.
     pub fn names(&self, provider: &str) -> impl Iterator<Item = &str> {
         let names = self.0.get(provider).into_iter().flat_map(BTreeMap::keys);
@@ -123,7 +180,10 @@ fn parse(text: &str) -> Result<BTreeMap<String, CatalogRows>, SettingsError> {
 fn is_edition(name: &str, known: &str) -> bool {
     let Some(rest) = name.strip_prefix(known).and_then(|rest| rest.strip_prefix('-')) else { return false };
     let is_number = rest.chars().all(|letter| letter.is_ascii_digit() || letter == '-');
-    rest == "latest" || (is_number && rest.len() >= EDITION_CHARS_MIN)
+    let is_preview = rest.strip_prefix("preview").is_some_and(|rest| {
+        rest.is_empty() || rest.strip_prefix('-').is_some_and(|date| date.len() >= EDITION_CHARS_MIN)
+    });
+    rest == "latest" || is_preview || (is_number && rest.len() >= EDITION_CHARS_MIN)
 }
 
 fn find_by_pattern<'a>(rows: &'a CatalogRows, name: &str) -> Option<&'a CatalogRow> {
@@ -171,6 +231,34 @@ mod tests {
         assert_eq!((row.window, row.price), (Some(272_000), None));
         assert_eq!(table.row_or_inherited("gate", "openai", "big").window, Some(5));
         assert!(table.row_or_inherited("openai", "openai", "gpt-5").price.is_some());
+    }
+
+    #[test]
+    fn a_configured_model_overrides_value_by_value_and_is_checked() {
+        let with = |text: &str| {
+            let models: BTreeMap<String, CatalogRow> = toml::from_str(text).unwrap();
+            Catalog::load(None).unwrap().with_models(&models, |provider| provider != "nowhere")
+        };
+        let table = with(
+            "[\"openai/gpt-5\"]\nwindow = 9000\n[\"lab/llama\"]\nwindow = 8000\noutput = 500\n\
+            price = { input = 1, output = 2.5 }",
+        );
+        let table = table.unwrap();
+        let known = table.row("openai", "gpt-5");
+        assert_eq!((known.window, known.output), (Some(9_000), Some(128_000)));
+        assert_eq!(known.price, Catalog::load(None).unwrap().row("openai", "gpt-5").price);
+        let own = table.row("lab", "llama-20260101").facts();
+        assert_eq!((own.window_tokens, own.price.map(|price| price.output)), (Some(8_000), Some(2_500)));
+        for wrong in [
+            "[\"llama\"]\nwindow = 8000",
+            "[\"nowhere/llama\"]\nwindow = 8000",
+            "[\"openai/\"]\nwindow = 8000",
+            "[\"openai/x\"]\nwindow = 8",
+            "[\"openai/x\"]\noutput = 0",
+            "[\"openai/x\"]\nprice = { input = -1, output = 1 }",
+        ] {
+            assert_eq!(with(wrong).unwrap_err().code(), "model.bad_table", "{wrong}");
+        }
     }
 
     #[test]
