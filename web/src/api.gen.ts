@@ -1864,6 +1864,8 @@ export interface components {
         };
         Branch: {
             entry: components["schemas"]["EntryName"];
+            /** @description Let the session's model write the summary. Cannot be combined with `summary`. */
+            summarize?: boolean;
             /** @description A summary of the abandoned branch. */
             summary?: string | null;
         };
@@ -1894,6 +1896,7 @@ export interface components {
              * @enum {string}
              */
             type: "branch_summary";
+            written_by?: components["schemas"]["WrittenBy"] | null;
         };
         /**
          * @description A request to cancel the turn. It is outside the tree, so it needs no lease. The process that runs the turn reads it.
@@ -1915,6 +1918,8 @@ export interface components {
         Compact: {
             /** @description `truncate`, `observation_mask` or `llm`. */
             compact_strategy?: string;
+            /** @description Compact even if the context does not become smaller. */
+            force?: boolean;
             hard_limit_strategy?: string;
             /** Format: uint64 */
             hard_limit_tokens?: number;
@@ -2008,6 +2013,70 @@ export interface components {
          * @enum {string}
          */
         CompactionTrigger: "manual" | "pressure" | "overflow" | "inactivity" | "imported";
+        /** @description Where a fork's configuration comes from, and what its ancestors already used of its limits. */
+        ConfigSource: {
+            /**
+             * Format: uint64
+             * @description What the ancestors spent before the fork, in billionths of a US dollar.
+             */
+            cost_nano_usd?: number;
+            /** @description The owner of that session. Only this owner may change its paths. */
+            owner: components["schemas"]["Principal"];
+            /** @description The session that fixed the configuration. */
+            session: components["schemas"]["SessionId"];
+            /**
+             * Format: uint64
+             * @description Tokens that the ancestors used before the fork.
+             */
+            tokens?: number;
+            /**
+             * Format: uint32
+             * @description Turns that the ancestors ran before the fork.
+             */
+            turns?: number;
+        };
+        /**
+         * @description The configuration that a session was started with. It is written once and never changes: see [`LimitsChanged`] and
+         *     [`ContextSet`] for what an owner may change later.
+         * @example {
+         *       "agent": {
+         *         "id": "helper",
+         *         "tools": [
+         *           "read_file"
+         *         ]
+         *       },
+         *       "context": {
+         *         "git_ref": "main",
+         *         "variables": {
+         *           "region": "north"
+         *         },
+         *         "working_dir": "/work/stones"
+         *       },
+         *       "inherited": {
+         *         "cost_nano_usd": 900,
+         *         "owner": "user:ana",
+         *         "session": "quarry",
+         *         "tokens": 400,
+         *         "turns": 2
+         *       },
+         *       "system": "You are a geologist.",
+         *       "type": "configured"
+         *     }
+         */
+        ConfiguredBody: {
+            /** @description The agent, after narrowing: tools, scope, limits, budgets. */
+            agent: components["schemas"]["Json"];
+            /** @description The context at the start. */
+            context?: components["schemas"]["SessionContext"];
+            inherited?: components["schemas"]["ConfigSource"] | null;
+            /** @description The system prompt, rendered once with the variables and memories of the start. */
+            system?: string | null;
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "configured";
+        };
         Context: {
             messages: components["schemas"]["Message"][];
             model?: string | null;
@@ -2061,6 +2130,34 @@ export interface components {
             variables: {
                 [key: string]: string;
             } | null;
+        };
+        /**
+         * @description The session's context after a change. The newest one applies, on every branch.
+         * @example {
+         *       "context": {
+         *         "active_file": "map.md",
+         *         "git_ref": "main",
+         *         "selection": {
+         *           "end_line": 9,
+         *           "file": "map.md",
+         *           "start_line": 3
+         *         },
+         *         "variables": {
+         *           "region": "south"
+         *         },
+         *         "working_dir": "/work/stones"
+         *       },
+         *       "type": "context_set"
+         *     }
+         */
+        ContextSetBody: {
+            /** @description The whole context, not only what changed. */
+            context: components["schemas"]["SessionContext"];
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "context_set";
         };
         /** @description A session in OpenAI's format. */
         Conversation: {
@@ -2238,7 +2335,7 @@ export interface components {
             turn?: string | null;
         };
         /** @description The content of an entry, as stored in the log. Its `type` is the entry's kind. */
-        EntryBody: components["schemas"]["UserMessageBody"] | components["schemas"]["AssistantMessageBody"] | components["schemas"]["ToolResultBody"] | components["schemas"]["SystemNoteBody"] | components["schemas"]["CustomMessageBody"] | components["schemas"]["CompactionBody"] | components["schemas"]["BranchSummaryBody"] | components["schemas"]["ModelChangedBody"] | components["schemas"]["ThinkingChangedBody"] | components["schemas"]["SkillsChangedBody"] | components["schemas"]["ContextChangedBody"] | components["schemas"]["GraftBody"] | components["schemas"]["LeafMovedBody"] | components["schemas"]["LabelBody"] | components["schemas"]["SessionNamedBody"] | components["schemas"]["CustomInfoBody"] | components["schemas"]["TurnStartedBody"] | components["schemas"]["TurnEndedBody"] | components["schemas"]["RoundBody"] | components["schemas"]["ApprovalAskedBody"] | components["schemas"]["ApprovalAnsweredBody"] | components["schemas"]["ArtifactPutBody"] | components["schemas"]["MemberChangedBody"] | components["schemas"]["StateChangedBody"] | components["schemas"]["ExportedBody"] | components["schemas"]["InputQueuedBody"] | components["schemas"]["InputTakenBody"] | components["schemas"]["CancelAskedBody"];
+        EntryBody: components["schemas"]["UserMessageBody"] | components["schemas"]["AssistantMessageBody"] | components["schemas"]["ToolResultBody"] | components["schemas"]["SystemNoteBody"] | components["schemas"]["CustomMessageBody"] | components["schemas"]["CompactionBody"] | components["schemas"]["BranchSummaryBody"] | components["schemas"]["ModelChangedBody"] | components["schemas"]["ThinkingChangedBody"] | components["schemas"]["SkillsChangedBody"] | components["schemas"]["ContextChangedBody"] | components["schemas"]["GraftBody"] | components["schemas"]["LeafMovedBody"] | components["schemas"]["LabelBody"] | components["schemas"]["SessionNamedBody"] | components["schemas"]["CustomInfoBody"] | components["schemas"]["TurnStartedBody"] | components["schemas"]["TurnEndedBody"] | components["schemas"]["RoundBody"] | components["schemas"]["ApprovalAskedBody"] | components["schemas"]["ApprovalAnsweredBody"] | components["schemas"]["ArtifactPutBody"] | components["schemas"]["MemberChangedBody"] | components["schemas"]["StateChangedBody"] | components["schemas"]["ExportedBody"] | components["schemas"]["InputQueuedBody"] | components["schemas"]["InputTakenBody"] | components["schemas"]["CancelAskedBody"] | components["schemas"]["TurnTermsBody"] | components["schemas"]["UsageReportedBody"] | components["schemas"]["PressureChangedBody"] | components["schemas"]["FlowEventBody"] | components["schemas"]["FlowAssignedBody"] | components["schemas"]["HookRanBody"] | components["schemas"]["TriggerEventBody"] | components["schemas"]["MemoryLearnedBody"] | components["schemas"]["ConfiguredBody"] | components["schemas"]["ContextSetBody"] | components["schemas"]["LimitsChangedBody"];
         EntryId: string;
         EntryKey: {
             id: string;
@@ -2248,7 +2345,7 @@ export interface components {
         /** @description A seq, an id, a unique prefix of one, or a label. */
         EntryName: number | string;
         /** @description An event: a durable event has a `seq` and its `entry`; a fragment is never stored or replayed. */
-        Event: components["schemas"]["AgentApprovalAnsweredEvent"] | components["schemas"]["AgentApprovalRequestedEvent"] | components["schemas"]["AgentFailoverEvent"] | components["schemas"]["AgentMessageEvent"] | components["schemas"]["AgentReasoningEvent"] | components["schemas"]["AgentRetryingEvent"] | components["schemas"]["AgentTokenEvent"] | components["schemas"]["AgentToolCallEvent"] | components["schemas"]["AgentToolResultEvent"] | components["schemas"]["AgentToolRunningEvent"] | components["schemas"]["CostUpdatedEvent"] | components["schemas"]["CostWarningEvent"] | components["schemas"]["FlowEnteredEvent"] | components["schemas"]["FlowEventEvent"] | components["schemas"]["SessionArchivedEvent"] | components["schemas"]["SessionArtifactEvent"] | components["schemas"]["SessionBranchedEvent"] | components["schemas"]["SessionCancelAskedEvent"] | components["schemas"]["SessionCancelledEvent"] | components["schemas"]["SessionClosedEvent"] | components["schemas"]["SessionCompactedEvent"] | components["schemas"]["SessionCompactingEvent"] | components["schemas"]["SessionDequeuedEvent"] | components["schemas"]["SessionExportedEvent"] | components["schemas"]["SessionGraftedEvent"] | components["schemas"]["SessionInfoEvent"] | components["schemas"]["SessionLabelledEvent"] | components["schemas"]["SessionMessageEvent"] | components["schemas"]["SessionPressureEvent"] | components["schemas"]["SessionQueuedEvent"] | components["schemas"]["SessionRenamedEvent"] | components["schemas"]["SessionReopenedEvent"] | components["schemas"]["SessionSettingsChangedEvent"] | components["schemas"]["SessionSharedEvent"] | components["schemas"]["SessionTrimmedEvent"] | components["schemas"]["SessionTurnCompletedEvent"] | components["schemas"]["SessionTurnStartedEvent"] | components["schemas"]["SessionWaitingEvent"];
+        Event: components["schemas"]["AgentApprovalAnsweredEvent"] | components["schemas"]["AgentApprovalRequestedEvent"] | components["schemas"]["AgentFailoverEvent"] | components["schemas"]["AgentMessageEvent"] | components["schemas"]["AgentReasoningEvent"] | components["schemas"]["AgentRetryingEvent"] | components["schemas"]["AgentTokenEvent"] | components["schemas"]["AgentToolCallEvent"] | components["schemas"]["AgentToolResultEvent"] | components["schemas"]["AgentToolRunningEvent"] | components["schemas"]["CostUpdatedEvent"] | components["schemas"]["CostWarningEvent"] | components["schemas"]["FlowEnteredEvent"] | components["schemas"]["FlowEventEvent"] | components["schemas"]["SessionArchivedEvent"] | components["schemas"]["SessionArtifactEvent"] | components["schemas"]["SessionBranchedEvent"] | components["schemas"]["SessionCancelAskedEvent"] | components["schemas"]["SessionCancelledEvent"] | components["schemas"]["SessionClosedEvent"] | components["schemas"]["SessionCompactedEvent"] | components["schemas"]["SessionCompactingEvent"] | components["schemas"]["SessionContextChangedEvent"] | components["schemas"]["SessionDequeuedEvent"] | components["schemas"]["SessionExportedEvent"] | components["schemas"]["SessionGraftedEvent"] | components["schemas"]["SessionInfoEvent"] | components["schemas"]["SessionLabelledEvent"] | components["schemas"]["SessionMessageEvent"] | components["schemas"]["SessionPressureEvent"] | components["schemas"]["SessionQueuedEvent"] | components["schemas"]["SessionRenamedEvent"] | components["schemas"]["SessionReopenedEvent"] | components["schemas"]["SessionSettingsChangedEvent"] | components["schemas"]["SessionSharedEvent"] | components["schemas"]["SessionStartedEvent"] | components["schemas"]["SessionTrimmedEvent"] | components["schemas"]["SessionTurnCompletedEvent"] | components["schemas"]["SessionTurnStartedEvent"] | components["schemas"]["SessionWaitingEvent"];
         Export: {
             format: components["schemas"]["ExportFormat"];
         };
@@ -2319,7 +2416,10 @@ export interface components {
             at: components["schemas"]["TimestampMs"];
             body?: components["schemas"]["EntryBody"] | null;
             by: components["schemas"]["Principal"];
-            /** @description The entry's seq, plus the part's number if an entry has several items. Unique within the feed. */
+            /**
+             * @description The entry's seq; for an answer's parts other than text, followed by the part's number. Unique within
+             *     the feed.
+             */
             id: string;
             kind: components["schemas"]["Kind"];
             label: string;
@@ -2365,6 +2465,24 @@ export interface components {
             /** @description The run's id, which is also its session's id. */
             run: string;
         };
+        /**
+         * @description The visit that a role's session works on. Data: [`Assignment`](crate::flow::Assignment).
+         * @example {
+         *       "data": {
+         *         "v": 1
+         *       },
+         *       "type": "flow_assigned"
+         *     }
+         */
+        FlowAssignedBody: {
+            /** @description The data, as the owning module encodes it. */
+            data: components["schemas"]["Json"];
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "flow_assigned";
+        };
         FlowEdge: {
             from: string;
             /** @description `open`, `completed` or `closed`. */
@@ -2378,11 +2496,10 @@ export interface components {
          *       "at": 1767225600000,
          *       "by": "system",
          *       "entry": {
-         *         "custom_type": "sapwood.flow_post",
          *         "data": {
          *           "v": 1
          *         },
-         *         "type": "custom_info"
+         *         "type": "flow_assigned"
          *       },
          *       "id": "019b76da-a800-7000-8000-000000000000",
          *       "parent": 6,
@@ -2394,7 +2511,7 @@ export interface components {
         FlowEnteredEvent: {
             at: components["schemas"]["TimestampMs"];
             by: components["schemas"]["Principal"];
-            entry: components["schemas"]["CustomInfoBody"];
+            entry: components["schemas"]["FlowAssignedBody"];
             feed?: components["schemas"]["FeedChange"] | null;
             id: components["schemas"]["EntryId"];
             parent?: components["schemas"]["Seq"] | null;
@@ -2408,16 +2525,34 @@ export interface components {
             type: "flow:entered";
         };
         /**
+         * @description An event of a flow run. Data: [`RunEvent`](crate::flow::RunEvent).
+         * @example {
+         *       "data": {
+         *         "event": "improving",
+         *         "v": 1
+         *       },
+         *       "type": "flow_event"
+         *     }
+         */
+        FlowEventBody: {
+            /** @description The data, as the owning module encodes it. */
+            data: components["schemas"]["Json"];
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "flow_event";
+        };
+        /**
          * @example {
          *       "at": 1767225600000,
          *       "by": "system",
          *       "entry": {
-         *         "custom_type": "sapwood.flow",
          *         "data": {
          *           "event": "improving",
          *           "v": 1
          *         },
-         *         "type": "custom_info"
+         *         "type": "flow_event"
          *       },
          *       "id": "019b76da-a800-7000-8000-000000000000",
          *       "parent": 6,
@@ -2429,7 +2564,7 @@ export interface components {
         FlowEventEvent: {
             at: components["schemas"]["TimestampMs"];
             by: components["schemas"]["Principal"];
-            entry: components["schemas"]["CustomInfoBody"];
+            entry: components["schemas"]["FlowEventBody"];
             feed?: components["schemas"]["FeedChange"] | null;
             id: components["schemas"]["EntryId"];
             parent?: components["schemas"]["Seq"] | null;
@@ -2635,6 +2770,27 @@ export interface components {
             items: components["schemas"]["Hit"][];
             next?: string | null;
         };
+        /**
+         * @description What a hook changed, refused or did. Data: [`HookNote`](crate::port::hook::HookNote).
+         * @example {
+         *       "data": {
+         *         "by": "guard",
+         *         "hook": "before_send",
+         *         "result": "refused",
+         *         "why": "not today"
+         *       },
+         *       "type": "hook_ran"
+         *     }
+         */
+        HookRanBody: {
+            /** @description The data, as the owning module encodes it. */
+            data: components["schemas"]["Json"];
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "hook_ran";
+        };
         /** @enum {string} */
         IfRunning: "refuse" | "queue";
         ImportProblem: {
@@ -2734,7 +2890,7 @@ export interface components {
             outcome: string;
         };
         /** @enum {string} */
-        Kind: "user_message" | "assistant_message" | "tool_result" | "system_note" | "custom_message" | "compaction" | "branch_summary" | "model_changed" | "thinking_changed" | "skills_changed" | "context_changed" | "graft" | "leaf_moved" | "label" | "session_named" | "custom_info" | "turn_started" | "turn_ended" | "round" | "approval_asked" | "approval_answered" | "artifact_put" | "member_changed" | "state_changed" | "exported" | "input_queued" | "input_taken" | "cancel_asked";
+        Kind: "user_message" | "assistant_message" | "tool_result" | "system_note" | "custom_message" | "compaction" | "branch_summary" | "model_changed" | "thinking_changed" | "skills_changed" | "context_changed" | "graft" | "leaf_moved" | "label" | "session_named" | "custom_info" | "turn_started" | "turn_ended" | "round" | "approval_asked" | "approval_answered" | "artifact_put" | "member_changed" | "state_changed" | "exported" | "input_queued" | "input_taken" | "cancel_asked" | "turn_terms" | "usage_reported" | "pressure_changed" | "flow_event" | "flow_assigned" | "hook_ran" | "trigger_event" | "memory_learned" | "configured" | "context_set" | "limits_changed";
         Label: {
             entry: components["schemas"]["EntryName"];
             /** @description The new label. Removes the label if omitted. */
@@ -2810,6 +2966,40 @@ export interface components {
             trace_id?: string | null;
             turn?: components["schemas"]["TurnId"] | null;
         };
+        /**
+         * @description Limits that the owner changed after the start. Absent fields keep their value.
+         * @example {
+         *       "budget_nano_usd": 1500000000,
+         *       "token_budget": 50000,
+         *       "turns_max": 100,
+         *       "type": "limits_changed"
+         *     }
+         */
+        LimitsChangedBody: {
+            /**
+             * Format: uint64
+             * @description Maximum cost in billionths of a US dollar.
+             * @default null
+             */
+            budget_nano_usd: number | null;
+            /**
+             * Format: uint64
+             * @description Maximum number of tokens in the context.
+             * @default null
+             */
+            token_budget: number | null;
+            /**
+             * Format: uint32
+             * @description Maximum number of turns.
+             * @default null
+             */
+            turns_max: number | null;
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "limits_changed";
+        };
         /** @description The session and entry that a fork was created from. */
         Lineage: {
             at?: components["schemas"]["EntryId"] | null;
@@ -2842,7 +3032,7 @@ export interface components {
          *     }
          */
         MemberChangedBody: {
-            /** @description The membership was imported and has no effect in this store. Exports omit this flag. */
+            /** @description Whether the membership was imported and has no effect in this store. Exports omit this flag. */
             elsewhere?: boolean;
             /** @description The principal whose role changes. */
             member: components["schemas"]["Principal"];
@@ -2889,6 +3079,26 @@ export interface components {
             updated_at: number;
             /** Format: uint64 */
             version: number;
+        };
+        /**
+         * @description How far memories were extracted. Data: [`MemoryCheckpoint`](crate::memory::MemoryCheckpoint).
+         * @example {
+         *       "data": {
+         *         "how": "by_rules",
+         *         "learned": 2,
+         *         "upto": 12
+         *       },
+         *       "type": "memory_learned"
+         *     }
+         */
+        MemoryLearnedBody: {
+            /** @description The data, as the owning module encodes it. */
+            data: components["schemas"]["Json"];
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "memory_learned";
         };
         MemoryPatch: {
             /**
@@ -3177,6 +3387,26 @@ export interface components {
             /** Format: uint64 */
             used_tokens?: number | null;
         };
+        /**
+         * @description A new pressure level. Data: [`Pressure`](crate::pressure::Pressure).
+         * @example {
+         *       "data": {
+         *         "budget_tokens": 100,
+         *         "level": "orange",
+         *         "used_tokens": 80
+         *       },
+         *       "type": "pressure_changed"
+         *     }
+         */
+        PressureChangedBody: {
+            /** @description The data, as the owning module encodes it. */
+            data: components["schemas"]["Json"];
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "pressure_changed";
+        };
         Principal: string;
         /** @description An error (RFC 9457) with a stable code. */
         Problem: {
@@ -3254,6 +3484,8 @@ export interface components {
              * @description The number of the round within its turn, from 1.
              */
             number: number;
+            /** @description Why the round failed, was refused, asked a person or was given up. */
+            reason?: string | null;
             result?: components["schemas"]["RoundResult"] | null;
             /** @description The trace id, as 32 hexadecimal digits. */
             trace_id?: string | null;
@@ -3282,11 +3514,26 @@ export interface components {
          * @description How a round ended.
          * @enum {string}
          */
-        RoundStatus: "ok" | "error" | "interrupted" | "malformed";
+        RoundStatus: "ok" | "failed" | "refused" | "asked" | "backtracked" | "interrupted" | "cancelled";
         /** @description Input: a string, or an array of parts or items. */
         Said: string | {
             [key: string]: unknown;
         }[];
+        /** @description Selected lines of a file, both inclusive and counted from 1. */
+        Selection: {
+            /**
+             * Format: uint32
+             * @description The last line.
+             */
+            end_line: number;
+            /** @description The file. */
+            file: string;
+            /**
+             * Format: uint32
+             * @description The first line.
+             */
+            start_line: number;
+        };
         /** Format: uint32 */
         Seq: number;
         Session: {
@@ -3590,6 +3837,76 @@ export interface components {
              */
             type: "session:compacting";
         };
+        /** @description The situation that a session works in. The caller detects or supplies it. */
+        SessionContext: {
+            /**
+             * @description The file that the user has open.
+             * @default null
+             */
+            active_file: string | null;
+            /**
+             * @description The branch or commit of the working directory.
+             * @default null
+             */
+            git_ref: string | null;
+            /** @default null */
+            selection: components["schemas"]["Selection"] | null;
+            /**
+             * @description Plain values for `{{ctx.NAME}}`. Never secrets: values that look like a key are refused.
+             * @default {}
+             */
+            variables: {
+                [key: string]: string;
+            };
+            /**
+             * @description The working directory.
+             * @default null
+             */
+            working_dir: string | null;
+        };
+        /**
+         * @example {
+         *       "at": 1767225600000,
+         *       "by": "system",
+         *       "entry": {
+         *         "context": {
+         *           "active_file": "map.md",
+         *           "git_ref": "main",
+         *           "selection": {
+         *             "end_line": 9,
+         *             "file": "map.md",
+         *             "start_line": 3
+         *           },
+         *           "variables": {
+         *             "region": "south"
+         *           },
+         *           "working_dir": "/work/stones"
+         *         },
+         *         "type": "context_set"
+         *       },
+         *       "id": "019b76da-a800-7000-8000-000000000000",
+         *       "parent": 6,
+         *       "seq": 7,
+         *       "session": "019b76da-a800-7000-8000-000000000000",
+         *       "type": "session:context_changed"
+         *     }
+         */
+        SessionContextChangedEvent: {
+            at: components["schemas"]["TimestampMs"];
+            by: components["schemas"]["Principal"];
+            entry: components["schemas"]["ContextSetBody"];
+            feed?: components["schemas"]["FeedChange"] | null;
+            id: components["schemas"]["EntryId"];
+            parent?: components["schemas"]["Seq"] | null;
+            seq: components["schemas"]["Seq"];
+            session: components["schemas"]["SessionId"];
+            turn?: components["schemas"]["TurnId"] | null;
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "session:context_changed";
+        };
         /**
          * @example {
          *       "at": 1767225600000,
@@ -3709,7 +4026,7 @@ export interface components {
         SessionInfoEvent: {
             at: components["schemas"]["TimestampMs"];
             by: components["schemas"]["Principal"];
-            entry: components["schemas"]["CustomInfoBody"];
+            entry: components["schemas"]["CustomInfoBody"] | components["schemas"]["TurnTermsBody"] | components["schemas"]["UsageReportedBody"] | components["schemas"]["HookRanBody"] | components["schemas"]["TriggerEventBody"] | components["schemas"]["MemoryLearnedBody"];
             feed?: components["schemas"]["FeedChange"] | null;
             id: components["schemas"]["EntryId"];
             parent?: components["schemas"]["Seq"] | null;
@@ -3839,7 +4156,7 @@ export interface components {
         SessionPressureEvent: {
             at: components["schemas"]["TimestampMs"];
             by: components["schemas"]["Principal"];
-            entry: components["schemas"]["CustomInfoBody"];
+            entry: components["schemas"]["PressureChangedBody"];
             feed?: components["schemas"]["FeedChange"] | null;
             id: components["schemas"]["EntryId"];
             parent?: components["schemas"]["Seq"] | null;
@@ -3986,7 +4303,7 @@ export interface components {
         SessionSettingsChangedEvent: {
             at: components["schemas"]["TimestampMs"];
             by: components["schemas"]["Principal"];
-            entry: components["schemas"]["ModelChangedBody"] | components["schemas"]["ThinkingChangedBody"] | components["schemas"]["SkillsChangedBody"] | components["schemas"]["ContextChangedBody"];
+            entry: components["schemas"]["ModelChangedBody"] | components["schemas"]["ThinkingChangedBody"] | components["schemas"]["SkillsChangedBody"] | components["schemas"]["ContextChangedBody"] | components["schemas"]["LimitsChangedBody"];
             feed?: components["schemas"]["FeedChange"] | null;
             id: components["schemas"]["EntryId"];
             parent?: components["schemas"]["Seq"] | null;
@@ -4030,6 +4347,57 @@ export interface components {
              * @enum {string}
              */
             type: "session:shared";
+        };
+        /**
+         * @example {
+         *       "at": 1767225600000,
+         *       "by": "system",
+         *       "entry": {
+         *         "agent": {
+         *           "id": "helper",
+         *           "tools": [
+         *             "read_file"
+         *           ]
+         *         },
+         *         "context": {
+         *           "git_ref": "main",
+         *           "variables": {
+         *             "region": "north"
+         *           },
+         *           "working_dir": "/work/stones"
+         *         },
+         *         "inherited": {
+         *           "cost_nano_usd": 900,
+         *           "owner": "user:ana",
+         *           "session": "quarry",
+         *           "tokens": 400,
+         *           "turns": 2
+         *         },
+         *         "system": "You are a geologist.",
+         *         "type": "configured"
+         *       },
+         *       "id": "019b76da-a800-7000-8000-000000000000",
+         *       "parent": 6,
+         *       "seq": 7,
+         *       "session": "019b76da-a800-7000-8000-000000000000",
+         *       "type": "session:started"
+         *     }
+         */
+        SessionStartedEvent: {
+            at: components["schemas"]["TimestampMs"];
+            by: components["schemas"]["Principal"];
+            entry: components["schemas"]["ConfiguredBody"];
+            feed?: components["schemas"]["FeedChange"] | null;
+            id: components["schemas"]["EntryId"];
+            parent?: components["schemas"]["Seq"] | null;
+            seq: components["schemas"]["Seq"];
+            session: components["schemas"]["SessionId"];
+            turn?: components["schemas"]["TurnId"] | null;
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "session:started";
         };
         /**
          * @description The state of a session. Only an archived session refuses entries.
@@ -4246,12 +4614,12 @@ export interface components {
         /** @description Structured details of a summary, stored next to its prose so that the next summary can include them. */
         SummaryDetails: {
             /**
-             * @description Decisions that messages marked as such.
+             * @description Decisions that were marked in messages or listed by a summariser.
              * @default []
              */
             decisions: string[];
             /**
-             * @description Facts that messages marked as such.
+             * @description Facts that were marked in messages or listed by a summariser.
              * @default []
              */
             facts: string[];
@@ -4266,7 +4634,7 @@ export interface components {
              */
             files_read: string[];
             /**
-             * @description Unfinished work that messages marked as such.
+             * @description Unfinished work that was marked in messages or listed by a summariser.
              * @default []
              */
             open_items: string[];
@@ -4464,6 +4832,26 @@ export interface components {
              */
             waiting: number;
         };
+        /**
+         * @description An event of a trigger. Data: [`TriggerNote`](crate::trigger::TriggerNote).
+         * @example {
+         *       "data": {
+         *         "firing": 3,
+         *         "what": "skipped",
+         *         "why": "the previous one still runs"
+         *       },
+         *       "type": "trigger_event"
+         *     }
+         */
+        TriggerEventBody: {
+            /** @description The data, as the owning module encodes it. */
+            data: components["schemas"]["Json"];
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "trigger_event";
+        };
         TriggerList: {
             items: components["schemas"]["Trigger"][];
         };
@@ -4553,6 +4941,25 @@ export interface components {
          * @enum {string}
          */
         TurnStatus: "open" | "waiting" | "completed" | "cancelled" | "failed" | "limited";
+        /**
+         * @description Overrides of the session's agent for one turn. Data: [`Terms`](crate::turn::Terms).
+         * @example {
+         *       "data": {
+         *         "model": "demo",
+         *         "temperature": 0.5
+         *       },
+         *       "type": "turn_terms"
+         *     }
+         */
+        TurnTermsBody: {
+            /** @description The data, as the owning module encodes it. */
+            data: components["schemas"]["Json"];
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "turn_terms";
+        };
         Uncompact: {
             /** @default null */
             entry: components["schemas"]["EntryName"] | null;
@@ -4562,6 +4969,29 @@ export interface components {
                 [key: string]: components["schemas"]["Total"];
             };
             total: components["schemas"]["Total"];
+        };
+        /**
+         * @description Usage of model calls that no message records. Data: [`WrittenBy`](super::WrittenBy).
+         * @example {
+         *       "data": {
+         *         "calls": 1,
+         *         "model": "demo",
+         *         "usage": {
+         *           "input": 10,
+         *           "output": 5
+         *         }
+         *       },
+         *       "type": "usage_reported"
+         *     }
+         */
+        UsageReportedBody: {
+            /** @description The data, as the owning module encodes it. */
+            data: components["schemas"]["Json"];
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "usage_reported";
         };
         /**
          * @description A message from a user.
@@ -4605,7 +5035,7 @@ export interface components {
             calls: number;
             /**
              * Format: uint64
-             * @description `None` if the price is unknown.
+             * @description The cost in billionths of a US dollar; absent if the price is unknown.
              */
             cost_nano_usd?: number | null;
             /** @description The model that wrote the summary. */
@@ -5759,7 +6189,7 @@ export interface operations {
     list_sessions: {
         parameters: {
             query?: {
-                /** @description `created`, `active`, `closed` or `archived`. */
+                /** @description `created`, `active`, `closed` or `archived`; or the state of the context: `compacted`, `trimmed` or `pruned`. */
                 state?: string;
                 /** @description Words that occur in the session or in its title. A session may appear again on a later page. */
                 q?: string;
