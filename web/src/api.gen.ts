@@ -1866,6 +1866,8 @@ export interface components {
         };
         Branch: {
             entry: components["schemas"]["EntryName"];
+            /** @description Let the session's model write the summary. Cannot be combined with `summary`. */
+            summarize?: boolean;
             /** @description A summary of the abandoned branch. */
             summary?: string | null;
         };
@@ -1896,6 +1898,7 @@ export interface components {
              * @enum {string}
              */
             type: "branch_summary";
+            written_by?: components["schemas"]["WrittenBy"] | null;
         };
         /**
          * @description A request to cancel the turn. It is outside the tree, so it needs no lease. The process that runs the turn reads it.
@@ -1917,6 +1920,8 @@ export interface components {
         Compact: {
             /** @description `truncate`, `observation_mask` or `llm`. */
             compact_strategy?: string;
+            /** @description Compact even if the context does not become smaller. */
+            force?: boolean;
             hard_limit_strategy?: string;
             /** Format: uint64 */
             hard_limit_tokens?: number;
@@ -6194,7 +6199,7 @@ export interface operations {
     list_sessions: {
         parameters: {
             query?: {
-                /** @description `created`, `active`, `closed` or `archived`. */
+                /** @description `created`, `active`, `closed` or `archived`; or the state of the context: `compacted`, `trimmed` or `pruned`. */
                 state?: string;
                 /** @description Words that occur in the session or in its title. A session may appear again on a later page. */
                 q?: string;

@@ -84,6 +84,7 @@ const EXPECTED = [
   "27 compaction: compacted 900 → 200 tokens · llm, pressure",
   "28 compaction: trimmed trim, manual",
   "30 event: pressure orange: 80 of 100 tokens, 80 %",
+  "31 event: improvement the roles review the run",
   "34 queued: queued pending And the sand?",
   "35 event: cancel requested",
   "36 event: turn cancelled",
@@ -94,4 +95,9 @@ const EXPECTED = [
   "42 event: archived",
   "43 event: active",
   "45 approval: Approval requested May I write map.txt ? Approve Deny",
+  "46 event: session started /work/stones",
+  "47 event: context changed working directory: /work/stones active file: map.md selection: map.md:3-9 git ref: main region = south",
+  "48 event: limits changed at most 100 turns, 50000 tokens in the context, 1.5 USD",
+  "51 event: hook guard (before_send) refused: not today",
+  "52 event: trigger firing 3 was skipped: the previous one still runs",
 ];

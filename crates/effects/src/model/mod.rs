@@ -7,6 +7,7 @@
 
 mod anthropic;
 mod catalog;
+mod catalog_row;
 mod conversation;
 pub mod demo;
 mod embed;
@@ -32,7 +33,7 @@ use async_trait::async_trait;
 use reqwest::{Client, Url};
 use sapwood_core::port::model::{Model, ModelError, ModelFacts, ReplyStream, Request};
 
-pub use catalog::{CatalogRow, DollarPrice, ThinkingStyle};
+pub use catalog_row::{CatalogRow, DollarPrice, ThinkingStyle};
 pub use embed::ModelEmbedder;
 pub use key::{EnvironmentKeys, KeySource, ProviderKey};
 pub use listing::{Checked, KeyState, ModelEntry};

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use reqwest::Url;
 use serde::Deserialize;
 
-use super::catalog::CatalogRow;
+use super::catalog_row::CatalogRow;
 use super::ollama;
 
 /// Default idle timeout of a provider's stream.

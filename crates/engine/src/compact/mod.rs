@@ -21,7 +21,7 @@ use sapwood_core::port::store::{Append, Expect, PathSlice, StoreError, Until};
 use sapwood_core::port::summariser::{BeforeCompact, Summariser};
 use sapwood_core::project::context::Context;
 use sapwood_core::tokens::{Count, count_in_use};
-use sapwood_core::{EntryId, Kind, Scope, Seq, SessionId};
+use sapwood_core::{EntryId, Kind, Right, Scope, Seq, SessionId};
 
 use crate::log::edit;
 use crate::summarise::{MeteredSummariser, summarise};
@@ -95,6 +95,10 @@ impl Compactions<'_> {
     /// Replace the older part of a session's context with a summary. On failure the session is unchanged.
     pub async fn compact(self, scope: &Scope, session: &SessionId, how: Compacting) -> Result<Compacted> {
         how.check()?;
+        if how.writing == Writing::Write {
+            // A refusal for another reason must not tell a caller without this right about the session.
+            self.engine.directory().check_right(scope, session, Right::Write).await?;
+        }
         let mut how = self.add_hooks(scope, session, how);
         if how.standing.is_none() {
             how.standing = self.engine.flows().flow_facts(scope, session).await?;
