@@ -495,7 +495,7 @@ export interface paths {
         delete: operations["erase_session"];
         options?: never;
         head?: never;
-        /** Change a session's title, state, model or thinking level. */
+        /** Change a session's title, state, model, thinking level, context or limits. */
         patch: operations["patch_session"];
         trace?: never;
     };
@@ -2080,6 +2080,7 @@ export interface components {
             type: "configured";
         };
         Context: {
+            context?: components["schemas"]["SessionContext"] | null;
             messages: components["schemas"]["Message"][];
             model?: string | null;
             skills: string[];
@@ -2660,8 +2661,23 @@ export interface components {
             [key: string]: unknown;
         };
         Fork: {
+            /**
+             * @description `plan`, `ask`, `accept-edits` or `auto`; cannot be more permissive than the source's setting.
+             * @default null
+             */
+            approvals: string | null;
             /** @default null */
             at: components["schemas"]["EntryName"] | null;
+            /**
+             * @description The fork's working directory. Only operators of the server may set it.
+             * @default null
+             */
+            cwd: string | null;
+            /**
+             * @description `sandboxed` or `project`; cannot exceed the source's scope.
+             * @default null
+             */
+            fs_scope: string | null;
             /** @default null */
             id: string | null;
             /**
@@ -2672,6 +2688,11 @@ export interface components {
             keep_first: number | null;
             /** @default null */
             title: string | null;
+            /**
+             * @description Limits the fork's tools to these.
+             * @default null
+             */
+            tools: string[] | null;
         };
         Graft: {
             /** Format: int64 */
@@ -3307,6 +3328,17 @@ export interface components {
              */
             approvals: string | null;
             /**
+             * @description What the user is looking at. `working_dir` cannot be combined with `cwd`.
+             * @default {
+             *       "active_file": null,
+             *       "git_ref": null,
+             *       "selection": null,
+             *       "variables": {},
+             *       "working_dir": null
+             *     }
+             */
+            context: components["schemas"]["SessionContext"];
+            /**
              * @description The session's working directory. Only operators of the server may set it.
              * @default null
              */
@@ -3321,6 +3353,11 @@ export interface components {
              * @default null
              */
             id: string | null;
+            /**
+             * @description A person works in this session, so that it may have more turns than the default.
+             * @default false
+             */
+            interactive: boolean;
             /** @default null */
             title: string | null;
             /**
@@ -4146,6 +4183,28 @@ export interface components {
         };
         SessionPatch: {
             /**
+             * Format: double
+             * @description Maximum cost in US dollars.
+             * @default null
+             */
+            budget_usd: number | null;
+            /**
+             * @description Changes of the context. The model learns of them from a note in the conversation.
+             * @default {
+             *       "active_file": null,
+             *       "git_ref": null,
+             *       "selection": null,
+             *       "variables": {},
+             *       "working_dir": null
+             *     }
+             */
+            context: components["schemas"]["SessionContext"];
+            /**
+             * @description The working directory. Only operators of the server may set it.
+             * @default null
+             */
+            cwd: string | null;
+            /**
              * @description The model for the following turns: `PROVIDER/NAME`.
              * @default null
              */
@@ -4162,6 +4221,18 @@ export interface components {
             thinking: string | null;
             /** @default null */
             title: string | null;
+            /**
+             * Format: uint64
+             * @description Maximum number of tokens in the context.
+             * @default null
+             */
+            token_budget: number | null;
+            /**
+             * Format: uint32
+             * @description Maximum number of turns; 0 for the default. Only the owner may set limits.
+             * @default null
+             */
+            turns_max: number | null;
         };
         SessionPressureEvent: {
             at: components["schemas"]["TimestampMs"];
