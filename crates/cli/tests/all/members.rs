@@ -111,7 +111,8 @@ const CHANGES: &[(&str, &str, &[&str])] = &[
 ];
 
 /// Commands that change no session, or whose changes other tests check: cancel, resume, approve and deny need a turn,
-/// compact enough messages, prune an old session, and input, artifact, set and thinking have tests of their own. The rest reads, or works on the store.
+/// compact enough messages, and prune an old session. The lines of
+/// input, artifact, set and thinking are not checked here. The rest reads, or works on the store.
 const OTHER_COMMANDS: &[&str] = &[
     "resume",
     "cancel",
