@@ -4,6 +4,24 @@
  */
 
 export interface paths {
+    "/answer/{token}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Show the question of an answer link. Never answers it. */
+        get: operations["show_answer_page"];
+        put?: never;
+        /** Answer the question of an answer link. The first answer counts. */
+        post: operations["submit_answer"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/healthz": {
         parameters: {
             query?: never;
@@ -106,6 +124,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/approvals": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List the pending approvals that you may answer, over all sessions. `limit` counts sessions; a page can be empty and
+         *     still have a `next`.
+         */
+        get: operations["list_all_approvals"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/approvals/{approval}": {
         parameters: {
             query?: never;
@@ -117,6 +155,23 @@ export interface paths {
         put?: never;
         /** Answer an approval. The first answer counts. */
         post: operations["answer_approval"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/approvals/{approval}/link": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Create a link with which a person without a key answers this approval, once. It gives your rights for this answer. */
+        post: operations["create_answer_link"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1341,6 +1396,11 @@ export interface components {
          *       "entry": {
          *         "approval": "stones~1",
          *         "call_id": "c2",
+         *         "deadlines": {
+         *           "escalate_to": "on-call",
+         *           "escalates_at": 1700000300000,
+         *           "expires_at": 1700000900000
+         *         },
          *         "details": {
          *           "kind": "tool"
          *         },
@@ -1664,16 +1724,51 @@ export interface components {
             answer: components["schemas"]["AnswerGiven"];
             reason?: string | null;
         };
+        /** @description The form of an answer link's page. */
+        AnswerForm: {
+            answer: components["schemas"]["AnswerGiven"];
+            reason?: string | null;
+        };
         /** @enum {string} */
         AnswerGiven: "approved" | "denied";
+        /** @description A link with which a person without a key answers one approval, once. */
+        AnswerLink: {
+            approval: string;
+            /** Format: int64 */
+            expires_at: number;
+            url: string;
+        };
         /** @description Entries that were durably appended. */
         Appended: {
             entries: components["schemas"]["EntryKey"][];
             head: components["schemas"]["Head"];
         };
+        /** @description A question that waits for a person. */
         Approval: {
             approval: string;
+            /**
+             * Format: int64
+             * @description When the question was asked.
+             */
+            asked_at: number;
             call?: unknown;
+            /** @description Whom the escalation is addressed to. */
+            escalate_to?: string | null;
+            /**
+             * Format: int64
+             * @description When the question was escalated.
+             */
+            escalated_at?: number | null;
+            /**
+             * Format: int64
+             * @description When the question is escalated.
+             */
+            escalates_at?: number | null;
+            /**
+             * Format: int64
+             * @description When the system answers `denied`.
+             */
+            expires_at?: number | null;
             kind: string;
             question: string;
             session: string;
@@ -1710,6 +1805,11 @@ export interface components {
          * @example {
          *       "approval": "stones~1",
          *       "call_id": "c2",
+         *       "deadlines": {
+         *         "escalate_to": "on-call",
+         *         "escalates_at": 1700000300000,
+         *         "expires_at": 1700000900000
+         *       },
          *       "details": {
          *         "kind": "tool"
          *       },
@@ -1722,6 +1822,7 @@ export interface components {
             approval: string;
             /** @description The tool call that the question is about. Absent for questions about the budget or the confidence. */
             call_id?: string | null;
+            deadlines?: components["schemas"]["ApprovalDeadlines"] | null;
             details?: components["schemas"]["Json"] | null;
             /** @description The question. */
             question: string;
@@ -1730,6 +1831,19 @@ export interface components {
              * @enum {string}
              */
             type: "approval_asked";
+        };
+        /** @description When a question is escalated and when it expires. */
+        ApprovalDeadlines: {
+            /** @description Whom the escalation is addressed to. */
+            escalate_to?: string | null;
+            escalates_at?: components["schemas"]["TimestampMs"] | null;
+            expires_at?: components["schemas"]["TimestampMs"] | null;
+        };
+        /** @description A page of the approvals of all sessions. */
+        ApprovalPage: {
+            items: components["schemas"]["Approval"][];
+            /** @description The cursor of the next page. */
+            next?: string | null;
         };
         Approvals: {
             items: components["schemas"]["Approval"][];
@@ -2063,6 +2177,70 @@ export interface components {
          * @enum {string}
          */
         CompactionTrigger: "manual" | "pressure" | "overflow" | "inactivity" | "imported";
+        /** @description Where a fork's configuration comes from, and what its ancestors already used of its limits. */
+        ConfigSource: {
+            /**
+             * Format: uint64
+             * @description What the ancestors spent before the fork, in billionths of a US dollar.
+             */
+            cost_nano_usd?: number;
+            /** @description The owner of that session. Only this owner may change its paths. */
+            owner: components["schemas"]["Principal"];
+            /** @description The session that fixed the configuration. */
+            session: components["schemas"]["SessionId"];
+            /**
+             * Format: uint64
+             * @description Tokens that the ancestors used before the fork.
+             */
+            tokens?: number;
+            /**
+             * Format: uint32
+             * @description Turns that the ancestors ran before the fork.
+             */
+            turns?: number;
+        };
+        /**
+         * @description The configuration that a session was started with. It is written once and never changes: see [`LimitsChanged`] and
+         *     [`ContextSet`] for what an owner may change later.
+         * @example {
+         *       "agent": {
+         *         "id": "helper",
+         *         "tools": [
+         *           "read_file"
+         *         ]
+         *       },
+         *       "context": {
+         *         "git_ref": "main",
+         *         "variables": {
+         *           "region": "north"
+         *         },
+         *         "working_dir": "/work/stones"
+         *       },
+         *       "inherited": {
+         *         "cost_nano_usd": 900,
+         *         "owner": "user:ana",
+         *         "session": "quarry",
+         *         "tokens": 400,
+         *         "turns": 2
+         *       },
+         *       "system": "You are a geologist.",
+         *       "type": "configured"
+         *     }
+         */
+        ConfiguredBody: {
+            /** @description The agent, after narrowing: tools, scope, limits, budgets. */
+            agent: components["schemas"]["Json"];
+            /** @description The context at the start. */
+            context?: components["schemas"]["SessionContext"];
+            inherited?: components["schemas"]["ConfigSource"] | null;
+            /** @description The system prompt, rendered once with the variables and memories of the start. */
+            system?: string | null;
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "configured";
+        };
         Context: {
             messages: components["schemas"]["Message"][];
             model?: string | null;
@@ -2116,6 +2294,34 @@ export interface components {
             variables: {
                 [key: string]: string;
             } | null;
+        };
+        /**
+         * @description The session's context after a change. The newest one applies, on every branch.
+         * @example {
+         *       "context": {
+         *         "active_file": "map.md",
+         *         "git_ref": "main",
+         *         "selection": {
+         *           "end_line": 9,
+         *           "file": "map.md",
+         *           "start_line": 3
+         *         },
+         *         "variables": {
+         *           "region": "south"
+         *         },
+         *         "working_dir": "/work/stones"
+         *       },
+         *       "type": "context_set"
+         *     }
+         */
+        ContextSetBody: {
+            /** @description The whole context, not only what changed. */
+            context: components["schemas"]["SessionContext"];
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "context_set";
         };
         /** @description A session in OpenAI's format. */
         Conversation: {
@@ -2293,7 +2499,7 @@ export interface components {
             turn?: string | null;
         };
         /** @description The content of an entry, as stored in the log. Its `type` is the entry's kind. */
-        EntryBody: components["schemas"]["UserMessageBody"] | components["schemas"]["AssistantMessageBody"] | components["schemas"]["ToolResultBody"] | components["schemas"]["SystemNoteBody"] | components["schemas"]["CustomMessageBody"] | components["schemas"]["CompactionBody"] | components["schemas"]["BranchSummaryBody"] | components["schemas"]["ModelChangedBody"] | components["schemas"]["ThinkingChangedBody"] | components["schemas"]["SkillsChangedBody"] | components["schemas"]["ContextChangedBody"] | components["schemas"]["GraftBody"] | components["schemas"]["LeafMovedBody"] | components["schemas"]["LabelBody"] | components["schemas"]["SessionNamedBody"] | components["schemas"]["CustomInfoBody"] | components["schemas"]["TurnStartedBody"] | components["schemas"]["TurnEndedBody"] | components["schemas"]["RoundBody"] | components["schemas"]["ApprovalAskedBody"] | components["schemas"]["ApprovalAnsweredBody"] | components["schemas"]["ArtifactPutBody"] | components["schemas"]["MemberChangedBody"] | components["schemas"]["StateChangedBody"] | components["schemas"]["ExportedBody"] | components["schemas"]["InputQueuedBody"] | components["schemas"]["InputTakenBody"] | components["schemas"]["CancelAskedBody"];
+        EntryBody: components["schemas"]["UserMessageBody"] | components["schemas"]["AssistantMessageBody"] | components["schemas"]["ToolResultBody"] | components["schemas"]["SystemNoteBody"] | components["schemas"]["CustomMessageBody"] | components["schemas"]["CompactionBody"] | components["schemas"]["BranchSummaryBody"] | components["schemas"]["ModelChangedBody"] | components["schemas"]["ThinkingChangedBody"] | components["schemas"]["SkillsChangedBody"] | components["schemas"]["ContextChangedBody"] | components["schemas"]["GraftBody"] | components["schemas"]["LeafMovedBody"] | components["schemas"]["LabelBody"] | components["schemas"]["SessionNamedBody"] | components["schemas"]["CustomInfoBody"] | components["schemas"]["TurnStartedBody"] | components["schemas"]["TurnEndedBody"] | components["schemas"]["RoundBody"] | components["schemas"]["ApprovalAskedBody"] | components["schemas"]["ApprovalAnsweredBody"] | components["schemas"]["ArtifactPutBody"] | components["schemas"]["MemberChangedBody"] | components["schemas"]["StateChangedBody"] | components["schemas"]["ExportedBody"] | components["schemas"]["InputQueuedBody"] | components["schemas"]["InputTakenBody"] | components["schemas"]["CancelAskedBody"] | components["schemas"]["TurnTermsBody"] | components["schemas"]["UsageReportedBody"] | components["schemas"]["PressureChangedBody"] | components["schemas"]["FlowEventBody"] | components["schemas"]["FlowAssignedBody"] | components["schemas"]["HookRanBody"] | components["schemas"]["TriggerEventBody"] | components["schemas"]["MemoryLearnedBody"] | components["schemas"]["ConfiguredBody"] | components["schemas"]["ContextSetBody"] | components["schemas"]["LimitsChangedBody"];
         EntryId: string;
         EntryKey: {
             id: string;
@@ -2303,7 +2509,7 @@ export interface components {
         /** @description A seq, an id, a unique prefix of one, or a label. */
         EntryName: number | string;
         /** @description An event: a durable event has a `seq` and its `entry`; a fragment is never stored or replayed. */
-        Event: components["schemas"]["AgentApprovalAnsweredEvent"] | components["schemas"]["AgentApprovalRequestedEvent"] | components["schemas"]["AgentFailoverEvent"] | components["schemas"]["AgentMessageEvent"] | components["schemas"]["AgentReasoningEvent"] | components["schemas"]["AgentRetryingEvent"] | components["schemas"]["AgentTokenEvent"] | components["schemas"]["AgentToolCallEvent"] | components["schemas"]["AgentToolResultEvent"] | components["schemas"]["AgentToolRunningEvent"] | components["schemas"]["CostUpdatedEvent"] | components["schemas"]["CostWarningEvent"] | components["schemas"]["FlowEnteredEvent"] | components["schemas"]["FlowEventEvent"] | components["schemas"]["SessionArchivedEvent"] | components["schemas"]["SessionArtifactEvent"] | components["schemas"]["SessionBranchedEvent"] | components["schemas"]["SessionCancelAskedEvent"] | components["schemas"]["SessionCancelledEvent"] | components["schemas"]["SessionClosedEvent"] | components["schemas"]["SessionCompactedEvent"] | components["schemas"]["SessionCompactingEvent"] | components["schemas"]["SessionDequeuedEvent"] | components["schemas"]["SessionExportedEvent"] | components["schemas"]["SessionGraftedEvent"] | components["schemas"]["SessionInfoEvent"] | components["schemas"]["SessionLabelledEvent"] | components["schemas"]["SessionMessageEvent"] | components["schemas"]["SessionPressureEvent"] | components["schemas"]["SessionQueuedEvent"] | components["schemas"]["SessionRenamedEvent"] | components["schemas"]["SessionReopenedEvent"] | components["schemas"]["SessionSettingsChangedEvent"] | components["schemas"]["SessionSharedEvent"] | components["schemas"]["SessionTrimmedEvent"] | components["schemas"]["SessionTurnCompletedEvent"] | components["schemas"]["SessionTurnStartedEvent"] | components["schemas"]["SessionWaitingEvent"];
+        Event: components["schemas"]["AgentApprovalAnsweredEvent"] | components["schemas"]["AgentApprovalRequestedEvent"] | components["schemas"]["AgentFailoverEvent"] | components["schemas"]["AgentMessageEvent"] | components["schemas"]["AgentReasoningEvent"] | components["schemas"]["AgentRetryingEvent"] | components["schemas"]["AgentTokenEvent"] | components["schemas"]["AgentToolCallEvent"] | components["schemas"]["AgentToolResultEvent"] | components["schemas"]["AgentToolRunningEvent"] | components["schemas"]["CostUpdatedEvent"] | components["schemas"]["CostWarningEvent"] | components["schemas"]["FlowEnteredEvent"] | components["schemas"]["FlowEventEvent"] | components["schemas"]["SessionArchivedEvent"] | components["schemas"]["SessionArtifactEvent"] | components["schemas"]["SessionBranchedEvent"] | components["schemas"]["SessionCancelAskedEvent"] | components["schemas"]["SessionCancelledEvent"] | components["schemas"]["SessionClosedEvent"] | components["schemas"]["SessionCompactedEvent"] | components["schemas"]["SessionCompactingEvent"] | components["schemas"]["SessionContextChangedEvent"] | components["schemas"]["SessionDequeuedEvent"] | components["schemas"]["SessionExportedEvent"] | components["schemas"]["SessionGraftedEvent"] | components["schemas"]["SessionInfoEvent"] | components["schemas"]["SessionLabelledEvent"] | components["schemas"]["SessionMessageEvent"] | components["schemas"]["SessionPressureEvent"] | components["schemas"]["SessionQueuedEvent"] | components["schemas"]["SessionRenamedEvent"] | components["schemas"]["SessionReopenedEvent"] | components["schemas"]["SessionSettingsChangedEvent"] | components["schemas"]["SessionSharedEvent"] | components["schemas"]["SessionStartedEvent"] | components["schemas"]["SessionTrimmedEvent"] | components["schemas"]["SessionTurnCompletedEvent"] | components["schemas"]["SessionTurnStartedEvent"] | components["schemas"]["SessionWaitingEvent"];
         /** @description Whether a session exists for the caller. */
         Exists: {
             exists: boolean;
@@ -2379,7 +2585,10 @@ export interface components {
             at: components["schemas"]["TimestampMs"];
             body?: components["schemas"]["EntryBody"] | null;
             by: components["schemas"]["Principal"];
-            /** @description The entry's seq, plus the part's number if an entry has several items. Unique within the feed. */
+            /**
+             * @description The entry's seq; for an answer's parts other than text, followed by the part's number. Unique within
+             *     the feed.
+             */
             id: string;
             kind: components["schemas"]["Kind"];
             label: string;
@@ -2425,6 +2634,24 @@ export interface components {
             /** @description The run's id, which is also its session's id. */
             run: string;
         };
+        /**
+         * @description The visit that a role's session works on. Data: [`Assignment`](crate::flow::Assignment).
+         * @example {
+         *       "data": {
+         *         "v": 1
+         *       },
+         *       "type": "flow_assigned"
+         *     }
+         */
+        FlowAssignedBody: {
+            /** @description The data, as the owning module encodes it. */
+            data: components["schemas"]["Json"];
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "flow_assigned";
+        };
         FlowEdge: {
             from: string;
             /** @description `open`, `completed` or `closed`. */
@@ -2438,11 +2665,10 @@ export interface components {
          *       "at": 1767225600000,
          *       "by": "system",
          *       "entry": {
-         *         "custom_type": "sapwood.flow_post",
          *         "data": {
          *           "v": 1
          *         },
-         *         "type": "custom_info"
+         *         "type": "flow_assigned"
          *       },
          *       "id": "019b76da-a800-7000-8000-000000000000",
          *       "parent": 6,
@@ -2454,7 +2680,7 @@ export interface components {
         FlowEnteredEvent: {
             at: components["schemas"]["TimestampMs"];
             by: components["schemas"]["Principal"];
-            entry: components["schemas"]["CustomInfoBody"];
+            entry: components["schemas"]["FlowAssignedBody"];
             feed?: components["schemas"]["FeedChange"] | null;
             id: components["schemas"]["EntryId"];
             parent?: components["schemas"]["Seq"] | null;
@@ -2468,16 +2694,34 @@ export interface components {
             type: "flow:entered";
         };
         /**
+         * @description An event of a flow run. Data: [`RunEvent`](crate::flow::RunEvent).
+         * @example {
+         *       "data": {
+         *         "event": "improving",
+         *         "v": 1
+         *       },
+         *       "type": "flow_event"
+         *     }
+         */
+        FlowEventBody: {
+            /** @description The data, as the owning module encodes it. */
+            data: components["schemas"]["Json"];
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "flow_event";
+        };
+        /**
          * @example {
          *       "at": 1767225600000,
          *       "by": "system",
          *       "entry": {
-         *         "custom_type": "sapwood.flow",
          *         "data": {
          *           "event": "improving",
          *           "v": 1
          *         },
-         *         "type": "custom_info"
+         *         "type": "flow_event"
          *       },
          *       "id": "019b76da-a800-7000-8000-000000000000",
          *       "parent": 6,
@@ -2489,7 +2733,7 @@ export interface components {
         FlowEventEvent: {
             at: components["schemas"]["TimestampMs"];
             by: components["schemas"]["Principal"];
-            entry: components["schemas"]["CustomInfoBody"];
+            entry: components["schemas"]["FlowEventBody"];
             feed?: components["schemas"]["FeedChange"] | null;
             id: components["schemas"]["EntryId"];
             parent?: components["schemas"]["Seq"] | null;
@@ -2695,6 +2939,27 @@ export interface components {
             items: components["schemas"]["Hit"][];
             next?: string | null;
         };
+        /**
+         * @description What a hook changed, refused or did. Data: [`HookNote`](crate::port::hook::HookNote).
+         * @example {
+         *       "data": {
+         *         "by": "guard",
+         *         "hook": "before_send",
+         *         "result": "refused",
+         *         "why": "not today"
+         *       },
+         *       "type": "hook_ran"
+         *     }
+         */
+        HookRanBody: {
+            /** @description The data, as the owning module encodes it. */
+            data: components["schemas"]["Json"];
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "hook_ran";
+        };
         /** @enum {string} */
         IfRunning: "refuse" | "queue";
         ImportProblem: {
@@ -2794,7 +3059,7 @@ export interface components {
             outcome: string;
         };
         /** @enum {string} */
-        Kind: "user_message" | "assistant_message" | "tool_result" | "system_note" | "custom_message" | "compaction" | "branch_summary" | "model_changed" | "thinking_changed" | "skills_changed" | "context_changed" | "graft" | "leaf_moved" | "label" | "session_named" | "custom_info" | "turn_started" | "turn_ended" | "round" | "approval_asked" | "approval_answered" | "artifact_put" | "member_changed" | "state_changed" | "exported" | "input_queued" | "input_taken" | "cancel_asked";
+        Kind: "user_message" | "assistant_message" | "tool_result" | "system_note" | "custom_message" | "compaction" | "branch_summary" | "model_changed" | "thinking_changed" | "skills_changed" | "context_changed" | "graft" | "leaf_moved" | "label" | "session_named" | "custom_info" | "turn_started" | "turn_ended" | "round" | "approval_asked" | "approval_answered" | "artifact_put" | "member_changed" | "state_changed" | "exported" | "input_queued" | "input_taken" | "cancel_asked" | "turn_terms" | "usage_reported" | "pressure_changed" | "flow_event" | "flow_assigned" | "hook_ran" | "trigger_event" | "memory_learned" | "configured" | "context_set" | "limits_changed";
         Label: {
             entry: components["schemas"]["EntryName"];
             /** @description The new label. Removes the label if omitted. */
@@ -2876,6 +3141,40 @@ export interface components {
             length: number;
             session: string;
         };
+        /**
+         * @description Limits that the owner changed after the start. Absent fields keep their value.
+         * @example {
+         *       "budget_nano_usd": 1500000000,
+         *       "token_budget": 50000,
+         *       "turns_max": 100,
+         *       "type": "limits_changed"
+         *     }
+         */
+        LimitsChangedBody: {
+            /**
+             * Format: uint64
+             * @description Maximum cost in billionths of a US dollar.
+             * @default null
+             */
+            budget_nano_usd: number | null;
+            /**
+             * Format: uint64
+             * @description Maximum number of tokens in the context.
+             * @default null
+             */
+            token_budget: number | null;
+            /**
+             * Format: uint32
+             * @description Maximum number of turns.
+             * @default null
+             */
+            turns_max: number | null;
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "limits_changed";
+        };
         /** @description The session and entry that a fork was created from. */
         Lineage: {
             at?: components["schemas"]["EntryId"] | null;
@@ -2908,7 +3207,7 @@ export interface components {
          *     }
          */
         MemberChangedBody: {
-            /** @description The membership was imported and has no effect in this store. Exports omit this flag. */
+            /** @description Whether the membership was imported and has no effect in this store. Exports omit this flag. */
             elsewhere?: boolean;
             /** @description The principal whose role changes. */
             member: components["schemas"]["Principal"];
@@ -2955,6 +3254,26 @@ export interface components {
             updated_at: number;
             /** Format: uint64 */
             version: number;
+        };
+        /**
+         * @description How far memories were extracted. Data: [`MemoryCheckpoint`](crate::memory::MemoryCheckpoint).
+         * @example {
+         *       "data": {
+         *         "how": "by_rules",
+         *         "learned": 2,
+         *         "upto": 12
+         *       },
+         *       "type": "memory_learned"
+         *     }
+         */
+        MemoryLearnedBody: {
+            /** @description The data, as the owning module encodes it. */
+            data: components["schemas"]["Json"];
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "memory_learned";
         };
         MemoryPatch: {
             /**
@@ -3018,6 +3337,19 @@ export interface components {
              * @enum {string}
              */
             type: "model_changed";
+        };
+        NewAnswerLink: {
+            /**
+             * @description The answers that the link allows. Both, if empty.
+             * @default []
+             */
+            answers: components["schemas"]["AnswerGiven"][];
+            /**
+             * Format: uint32
+             * @description Seconds until the link expires. One day by default, at most 7 days.
+             * @default null
+             */
+            expires_in_s: number | null;
         };
         NewConversation: {
             /**
@@ -3247,6 +3579,26 @@ export interface components {
             /** Format: uint64 */
             used_tokens?: number | null;
         };
+        /**
+         * @description A new pressure level. Data: [`Pressure`](crate::pressure::Pressure).
+         * @example {
+         *       "data": {
+         *         "budget_tokens": 100,
+         *         "level": "orange",
+         *         "used_tokens": 80
+         *       },
+         *       "type": "pressure_changed"
+         *     }
+         */
+        PressureChangedBody: {
+            /** @description The data, as the owning module encodes it. */
+            data: components["schemas"]["Json"];
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "pressure_changed";
+        };
         Principal: string;
         /** @description An error (RFC 9457) with a stable code. */
         Problem: {
@@ -3362,6 +3714,8 @@ export interface components {
              * @description The number of the round within its turn, from 1.
              */
             number: number;
+            /** @description Why the round failed, was refused, asked a person or was given up. */
+            reason?: string | null;
             result?: components["schemas"]["RoundResult"] | null;
             /** @description The trace id, as 32 hexadecimal digits. */
             trace_id?: string | null;
@@ -3390,11 +3744,26 @@ export interface components {
          * @description How a round ended.
          * @enum {string}
          */
-        RoundStatus: "ok" | "error" | "interrupted" | "malformed";
+        RoundStatus: "ok" | "failed" | "refused" | "asked" | "backtracked" | "interrupted" | "cancelled";
         /** @description Input: a string, or an array of parts or items. */
         Said: string | {
             [key: string]: unknown;
         }[];
+        /** @description Selected lines of a file, both inclusive and counted from 1. */
+        Selection: {
+            /**
+             * Format: uint32
+             * @description The last line.
+             */
+            end_line: number;
+            /** @description The file. */
+            file: string;
+            /**
+             * Format: uint32
+             * @description The first line.
+             */
+            start_line: number;
+        };
         /** Format: uint32 */
         Seq: number;
         Session: {
@@ -3422,10 +3791,17 @@ export interface components {
             messages: number;
             model?: string | null;
             open_turn?: string | null;
+            /**
+             * Format: uint32
+             * @description The seq of the open turn's first entry.
+             */
+            open_turn_seq?: number | null;
             owner: string;
             parent?: components["schemas"]["Lineage"] | null;
             /** @description The beginning of the first user message. */
             preview?: string | null;
+            /** @description Queued input that no turn has consumed yet, oldest first. */
+            queued?: components["schemas"]["EntryKey"][];
             /** @description Usage per model. */
             spend: {
                 [key: string]: components["schemas"]["Total"];
@@ -3698,6 +4074,76 @@ export interface components {
              */
             type: "session:compacting";
         };
+        /** @description The situation that a session works in. The caller detects or supplies it. */
+        SessionContext: {
+            /**
+             * @description The file that the user has open.
+             * @default null
+             */
+            active_file: string | null;
+            /**
+             * @description The branch or commit of the working directory.
+             * @default null
+             */
+            git_ref: string | null;
+            /** @default null */
+            selection: components["schemas"]["Selection"] | null;
+            /**
+             * @description Plain values for `{{ctx.NAME}}`. Never secrets: values that look like a key are refused.
+             * @default {}
+             */
+            variables: {
+                [key: string]: string;
+            };
+            /**
+             * @description The working directory.
+             * @default null
+             */
+            working_dir: string | null;
+        };
+        /**
+         * @example {
+         *       "at": 1767225600000,
+         *       "by": "system",
+         *       "entry": {
+         *         "context": {
+         *           "active_file": "map.md",
+         *           "git_ref": "main",
+         *           "selection": {
+         *             "end_line": 9,
+         *             "file": "map.md",
+         *             "start_line": 3
+         *           },
+         *           "variables": {
+         *             "region": "south"
+         *           },
+         *           "working_dir": "/work/stones"
+         *         },
+         *         "type": "context_set"
+         *       },
+         *       "id": "019b76da-a800-7000-8000-000000000000",
+         *       "parent": 6,
+         *       "seq": 7,
+         *       "session": "019b76da-a800-7000-8000-000000000000",
+         *       "type": "session:context_changed"
+         *     }
+         */
+        SessionContextChangedEvent: {
+            at: components["schemas"]["TimestampMs"];
+            by: components["schemas"]["Principal"];
+            entry: components["schemas"]["ContextSetBody"];
+            feed?: components["schemas"]["FeedChange"] | null;
+            id: components["schemas"]["EntryId"];
+            parent?: components["schemas"]["Seq"] | null;
+            seq: components["schemas"]["Seq"];
+            session: components["schemas"]["SessionId"];
+            turn?: components["schemas"]["TurnId"] | null;
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "session:context_changed";
+        };
         /**
          * @example {
          *       "at": 1767225600000,
@@ -3817,7 +4263,7 @@ export interface components {
         SessionInfoEvent: {
             at: components["schemas"]["TimestampMs"];
             by: components["schemas"]["Principal"];
-            entry: components["schemas"]["CustomInfoBody"];
+            entry: components["schemas"]["CustomInfoBody"] | components["schemas"]["TurnTermsBody"] | components["schemas"]["UsageReportedBody"] | components["schemas"]["HookRanBody"] | components["schemas"]["TriggerEventBody"] | components["schemas"]["MemoryLearnedBody"];
             feed?: components["schemas"]["FeedChange"] | null;
             id: components["schemas"]["EntryId"];
             parent?: components["schemas"]["Seq"] | null;
@@ -3947,7 +4393,7 @@ export interface components {
         SessionPressureEvent: {
             at: components["schemas"]["TimestampMs"];
             by: components["schemas"]["Principal"];
-            entry: components["schemas"]["CustomInfoBody"];
+            entry: components["schemas"]["PressureChangedBody"];
             feed?: components["schemas"]["FeedChange"] | null;
             id: components["schemas"]["EntryId"];
             parent?: components["schemas"]["Seq"] | null;
@@ -4094,7 +4540,7 @@ export interface components {
         SessionSettingsChangedEvent: {
             at: components["schemas"]["TimestampMs"];
             by: components["schemas"]["Principal"];
-            entry: components["schemas"]["ModelChangedBody"] | components["schemas"]["ThinkingChangedBody"] | components["schemas"]["SkillsChangedBody"] | components["schemas"]["ContextChangedBody"];
+            entry: components["schemas"]["ModelChangedBody"] | components["schemas"]["ThinkingChangedBody"] | components["schemas"]["SkillsChangedBody"] | components["schemas"]["ContextChangedBody"] | components["schemas"]["LimitsChangedBody"];
             feed?: components["schemas"]["FeedChange"] | null;
             id: components["schemas"]["EntryId"];
             parent?: components["schemas"]["Seq"] | null;
@@ -4138,6 +4584,57 @@ export interface components {
              * @enum {string}
              */
             type: "session:shared";
+        };
+        /**
+         * @example {
+         *       "at": 1767225600000,
+         *       "by": "system",
+         *       "entry": {
+         *         "agent": {
+         *           "id": "helper",
+         *           "tools": [
+         *             "read_file"
+         *           ]
+         *         },
+         *         "context": {
+         *           "git_ref": "main",
+         *           "variables": {
+         *             "region": "north"
+         *           },
+         *           "working_dir": "/work/stones"
+         *         },
+         *         "inherited": {
+         *           "cost_nano_usd": 900,
+         *           "owner": "user:ana",
+         *           "session": "quarry",
+         *           "tokens": 400,
+         *           "turns": 2
+         *         },
+         *         "system": "You are a geologist.",
+         *         "type": "configured"
+         *       },
+         *       "id": "019b76da-a800-7000-8000-000000000000",
+         *       "parent": 6,
+         *       "seq": 7,
+         *       "session": "019b76da-a800-7000-8000-000000000000",
+         *       "type": "session:started"
+         *     }
+         */
+        SessionStartedEvent: {
+            at: components["schemas"]["TimestampMs"];
+            by: components["schemas"]["Principal"];
+            entry: components["schemas"]["ConfiguredBody"];
+            feed?: components["schemas"]["FeedChange"] | null;
+            id: components["schemas"]["EntryId"];
+            parent?: components["schemas"]["Seq"] | null;
+            seq: components["schemas"]["Seq"];
+            session: components["schemas"]["SessionId"];
+            turn?: components["schemas"]["TurnId"] | null;
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "session:started";
         };
         /**
          * @description The state of a session. Only an archived session refuses entries.
@@ -4354,12 +4851,12 @@ export interface components {
         /** @description Structured details of a summary, stored next to its prose so that the next summary can include them. */
         SummaryDetails: {
             /**
-             * @description Decisions that messages marked as such.
+             * @description Decisions that were marked in messages or listed by a summariser.
              * @default []
              */
             decisions: string[];
             /**
-             * @description Facts that messages marked as such.
+             * @description Facts that were marked in messages or listed by a summariser.
              * @default []
              */
             facts: string[];
@@ -4374,7 +4871,7 @@ export interface components {
              */
             files_read: string[];
             /**
-             * @description Unfinished work that messages marked as such.
+             * @description Unfinished work that was marked in messages or listed by a summariser.
              * @default []
              */
             open_items: string[];
@@ -4572,6 +5069,26 @@ export interface components {
              */
             waiting: number;
         };
+        /**
+         * @description An event of a trigger. Data: [`TriggerNote`](crate::trigger::TriggerNote).
+         * @example {
+         *       "data": {
+         *         "firing": 3,
+         *         "what": "skipped",
+         *         "why": "the previous one still runs"
+         *       },
+         *       "type": "trigger_event"
+         *     }
+         */
+        TriggerEventBody: {
+            /** @description The data, as the owning module encodes it. */
+            data: components["schemas"]["Json"];
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "trigger_event";
+        };
         TriggerList: {
             items: components["schemas"]["Trigger"][];
         };
@@ -4661,6 +5178,25 @@ export interface components {
          * @enum {string}
          */
         TurnStatus: "open" | "waiting" | "completed" | "cancelled" | "failed" | "limited";
+        /**
+         * @description Overrides of the session's agent for one turn. Data: [`Terms`](crate::turn::Terms).
+         * @example {
+         *       "data": {
+         *         "model": "demo",
+         *         "temperature": 0.5
+         *       },
+         *       "type": "turn_terms"
+         *     }
+         */
+        TurnTermsBody: {
+            /** @description The data, as the owning module encodes it. */
+            data: components["schemas"]["Json"];
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "turn_terms";
+        };
         Uncompact: {
             /** @default null */
             entry: components["schemas"]["EntryName"] | null;
@@ -4670,6 +5206,29 @@ export interface components {
                 [key: string]: components["schemas"]["Total"];
             };
             total: components["schemas"]["Total"];
+        };
+        /**
+         * @description Usage of model calls that no message records. Data: [`WrittenBy`](super::WrittenBy).
+         * @example {
+         *       "data": {
+         *         "calls": 1,
+         *         "model": "demo",
+         *         "usage": {
+         *           "input": 10,
+         *           "output": 5
+         *         }
+         *       },
+         *       "type": "usage_reported"
+         *     }
+         */
+        UsageReportedBody: {
+            /** @description The data, as the owning module encodes it. */
+            data: components["schemas"]["Json"];
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            type: "usage_reported";
         };
         /**
          * @description A message from a user.
@@ -4713,7 +5272,7 @@ export interface components {
             calls: number;
             /**
              * Format: uint64
-             * @description `None` if the price is unknown.
+             * @description The cost in billionths of a US dollar; absent if the price is unknown.
              */
             cost_nano_usd?: number | null;
             /** @description The model that wrote the summary. */
@@ -4728,6 +5287,97 @@ export interface components {
 }
 export type $defs = Record<string, never>;
 export interface operations {
+    show_answer_page: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                token: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/html": string;
+                };
+            };
+            /** @description The link was changed, has expired or was used */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/html": string;
+                };
+            };
+            /** @description An error; the status depends on its code. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    submit_answer: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                token: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/x-www-form-urlencoded": components["schemas"]["AnswerForm"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/html": string;
+                };
+            };
+            /** @description The form has no valid answer */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/html": string;
+                };
+            };
+            /** @description The link was changed, has expired or was used */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/html": string;
+                };
+            };
+            /** @description An error; the status depends on its code. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     get_health: {
         parameters: {
             query?: never;
@@ -4898,6 +5548,39 @@ export interface operations {
             };
         };
     };
+    list_all_approvals: {
+        parameters: {
+            query?: {
+                /** @description Maximum number of sessions in the page. */
+                limit?: number;
+                /** @description The `next` of the previous page. */
+                cursor?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ApprovalPage"];
+                };
+            };
+            /** @description An error; the status depends on its code. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     answer_approval: {
         parameters: {
             query?: never;
@@ -4919,6 +5602,40 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Accepted"];
+                };
+            };
+            /** @description An error; the status depends on its code. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    create_answer_link: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                approval: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["NewAnswerLink"];
+            };
+        };
+        responses: {
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AnswerLink"];
                 };
             };
             /** @description An error; the status depends on its code. */
