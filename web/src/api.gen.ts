@@ -4,24 +4,6 @@
  */
 
 export interface paths {
-    "/answer/{token}": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /** Show the question of an answer link. Never answers it. */
-        get: operations["show_answer_page"];
-        put?: never;
-        /** Answer the question of an answer link. The first answer counts. */
-        post: operations["submit_answer"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
     "/healthz": {
         parameters: {
             query?: never;
@@ -124,26 +106,6 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/v1/approvals": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * List the pending approvals that you may answer, over all sessions. `limit` counts sessions; a page can be empty and
-         *     still have a `next`.
-         */
-        get: operations["list_all_approvals"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
     "/v1/approvals/{approval}": {
         parameters: {
             query?: never;
@@ -155,23 +117,6 @@ export interface paths {
         put?: never;
         /** Answer an approval. The first answer counts. */
         post: operations["answer_approval"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/approvals/{approval}/link": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /** Create a link with which a person without a key answers this approval, once. It gives your rights for this answer. */
-        post: operations["create_answer_link"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1396,11 +1341,6 @@ export interface components {
          *       "entry": {
          *         "approval": "stones~1",
          *         "call_id": "c2",
-         *         "deadlines": {
-         *           "escalate_to": "on-call",
-         *           "escalates_at": 1700000300000,
-         *           "expires_at": 1700000900000
-         *         },
          *         "details": {
          *           "kind": "tool"
          *         },
@@ -1724,51 +1664,16 @@ export interface components {
             answer: components["schemas"]["AnswerGiven"];
             reason?: string | null;
         };
-        /** @description The form of an answer link's page. */
-        AnswerForm: {
-            answer: components["schemas"]["AnswerGiven"];
-            reason?: string | null;
-        };
         /** @enum {string} */
         AnswerGiven: "approved" | "denied";
-        /** @description A link with which a person without a key answers one approval, once. */
-        AnswerLink: {
-            approval: string;
-            /** Format: int64 */
-            expires_at: number;
-            url: string;
-        };
         /** @description Entries that were durably appended. */
         Appended: {
             entries: components["schemas"]["EntryKey"][];
             head: components["schemas"]["Head"];
         };
-        /** @description A question that waits for a person. */
         Approval: {
             approval: string;
-            /**
-             * Format: int64
-             * @description When the question was asked.
-             */
-            asked_at: number;
             call?: unknown;
-            /** @description Whom the escalation is addressed to. */
-            escalate_to?: string | null;
-            /**
-             * Format: int64
-             * @description When the question was escalated.
-             */
-            escalated_at?: number | null;
-            /**
-             * Format: int64
-             * @description When the question is escalated.
-             */
-            escalates_at?: number | null;
-            /**
-             * Format: int64
-             * @description When the system answers `denied`.
-             */
-            expires_at?: number | null;
             kind: string;
             question: string;
             session: string;
@@ -1805,11 +1710,6 @@ export interface components {
          * @example {
          *       "approval": "stones~1",
          *       "call_id": "c2",
-         *       "deadlines": {
-         *         "escalate_to": "on-call",
-         *         "escalates_at": 1700000300000,
-         *         "expires_at": 1700000900000
-         *       },
          *       "details": {
          *         "kind": "tool"
          *       },
@@ -1822,7 +1722,6 @@ export interface components {
             approval: string;
             /** @description The tool call that the question is about. Absent for questions about the budget or the confidence. */
             call_id?: string | null;
-            deadlines?: components["schemas"]["ApprovalDeadlines"] | null;
             details?: components["schemas"]["Json"] | null;
             /** @description The question. */
             question: string;
@@ -1831,19 +1730,6 @@ export interface components {
              * @enum {string}
              */
             type: "approval_asked";
-        };
-        /** @description When a question is escalated and when it expires. */
-        ApprovalDeadlines: {
-            /** @description Whom the escalation is addressed to. */
-            escalate_to?: string | null;
-            escalates_at?: components["schemas"]["TimestampMs"] | null;
-            expires_at?: components["schemas"]["TimestampMs"] | null;
-        };
-        /** @description A page of the approvals of all sessions. */
-        ApprovalPage: {
-            items: components["schemas"]["Approval"][];
-            /** @description The cursor of the next page. */
-            next?: string | null;
         };
         Approvals: {
             items: components["schemas"]["Approval"][];
@@ -3338,19 +3224,6 @@ export interface components {
              */
             type: "model_changed";
         };
-        NewAnswerLink: {
-            /**
-             * @description The answers that the link allows. Both, if empty.
-             * @default []
-             */
-            answers: components["schemas"]["AnswerGiven"][];
-            /**
-             * Format: uint32
-             * @description Seconds until the link expires. One day by default, at most 7 days.
-             * @default null
-             */
-            expires_in_s: number | null;
-        };
         NewConversation: {
             /**
              * @description At most 20.
@@ -3791,17 +3664,10 @@ export interface components {
             messages: number;
             model?: string | null;
             open_turn?: string | null;
-            /**
-             * Format: uint32
-             * @description The seq of the open turn's first entry.
-             */
-            open_turn_seq?: number | null;
             owner: string;
             parent?: components["schemas"]["Lineage"] | null;
             /** @description The beginning of the first user message. */
             preview?: string | null;
-            /** @description Queued input that no turn has consumed yet, oldest first. */
-            queued?: components["schemas"]["EntryKey"][];
             /** @description Usage per model. */
             spend: {
                 [key: string]: components["schemas"]["Total"];
@@ -5287,97 +5153,6 @@ export interface components {
 }
 export type $defs = Record<string, never>;
 export interface operations {
-    show_answer_page: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                token: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "text/html": string;
-                };
-            };
-            /** @description The link was changed, has expired or was used */
-            404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "text/html": string;
-                };
-            };
-            /** @description An error; the status depends on its code. */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    submit_answer: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                token: string;
-            };
-            cookie?: never;
-        };
-        requestBody: {
-            content: {
-                "application/x-www-form-urlencoded": components["schemas"]["AnswerForm"];
-            };
-        };
-        responses: {
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "text/html": string;
-                };
-            };
-            /** @description The form has no valid answer */
-            400: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "text/html": string;
-                };
-            };
-            /** @description The link was changed, has expired or was used */
-            404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "text/html": string;
-                };
-            };
-            /** @description An error; the status depends on its code. */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
     get_health: {
         parameters: {
             query?: never;
@@ -5548,39 +5323,6 @@ export interface operations {
             };
         };
     };
-    list_all_approvals: {
-        parameters: {
-            query?: {
-                /** @description Maximum number of sessions in the page. */
-                limit?: number;
-                /** @description The `next` of the previous page. */
-                cursor?: string;
-            };
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ApprovalPage"];
-                };
-            };
-            /** @description An error; the status depends on its code. */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
     answer_approval: {
         parameters: {
             query?: never;
@@ -5602,40 +5344,6 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Accepted"];
-                };
-            };
-            /** @description An error; the status depends on its code. */
-            default: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/problem+json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    create_answer_link: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                approval: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: {
-            content: {
-                "application/json": components["schemas"]["NewAnswerLink"];
-            };
-        };
-        responses: {
-            201: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["AnswerLink"];
                 };
             };
             /** @description An error; the status depends on its code. */
