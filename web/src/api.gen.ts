@@ -495,7 +495,7 @@ export interface paths {
         delete: operations["erase_session"];
         options?: never;
         head?: never;
-        /** Change a session's title, state, model, thinking level, context or limits. */
+        /** Change a session's title, state, model or thinking level. */
         patch: operations["patch_session"];
         trace?: never;
     };
@@ -742,6 +742,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/sessions/{session}/exists": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Check whether a session exists. A session that you may not read does not exist for you. */
+        get: operations["check_session"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/sessions/{session}/export": {
         parameters: {
             query?: never;
@@ -838,7 +855,7 @@ export interface paths {
         /** List the session's inputs, the latest version of each name. */
         get: operations["list_inputs"];
         put?: never;
-        /** Upload an input file. */
+        /** Upload an input. The model is told about it and can read it with its input tools. */
         post: operations["upload_input"];
         delete?: never;
         options?: never;
@@ -897,6 +914,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/sessions/{session}/length": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Count the messages in a session's context. */
+        get: operations["get_length"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/sessions/{session}/members": {
         parameters: {
             query?: never;
@@ -943,6 +977,23 @@ export interface paths {
         get: operations["get_pressure"];
         put?: never;
         post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/sessions/{session}/prune": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Remove old messages from the context of an inactive session. The log keeps them. */
+        post: operations["prune_session"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1626,8 +1677,6 @@ export interface components {
             kind: string;
             question: string;
             session: string;
-            /** @description Why a person is asked, if it is recorded. */
-            why?: string | null;
         };
         /**
          * @description A person's answer to an approval.
@@ -1715,6 +1764,8 @@ export interface components {
             name: string;
             /** Format: uint32 */
             seq: number;
+            /** @description Where a snippet was retrieved from. */
+            source?: string;
             /** @description `artifact` or `input`. */
             usage: string;
             /**
@@ -1742,6 +1793,8 @@ export interface components {
             content: components["schemas"]["BlobRef"];
             /** @description The file's name. A later file with the same name and usage is a new version. */
             name: string;
+            /** @description Where the text was retrieved from, such as a URL. An input with a source is a snippet. */
+            source?: string | null;
             /**
              * @description discriminator enum property added by openapi-typescript
              * @enum {string}
@@ -1866,8 +1919,6 @@ export interface components {
         };
         Branch: {
             entry: components["schemas"]["EntryName"];
-            /** @description Let the session's model write the summary. Cannot be combined with `summary`. */
-            summarize?: boolean;
             /** @description A summary of the abandoned branch. */
             summary?: string | null;
         };
@@ -1898,7 +1949,6 @@ export interface components {
              * @enum {string}
              */
             type: "branch_summary";
-            written_by?: components["schemas"]["WrittenBy"] | null;
         };
         /**
          * @description A request to cancel the turn. It is outside the tree, so it needs no lease. The process that runs the turn reads it.
@@ -1920,8 +1970,6 @@ export interface components {
         Compact: {
             /** @description `truncate`, `observation_mask` or `llm`. */
             compact_strategy?: string;
-            /** @description Compact even if the context does not become smaller. */
-            force?: boolean;
             hard_limit_strategy?: string;
             /** Format: uint64 */
             hard_limit_tokens?: number;
@@ -2080,7 +2128,6 @@ export interface components {
             type: "configured";
         };
         Context: {
-            context?: components["schemas"]["SessionContext"] | null;
             messages: components["schemas"]["Message"][];
             model?: string | null;
             skills: string[];
@@ -2349,11 +2396,16 @@ export interface components {
         EntryName: number | string;
         /** @description An event: a durable event has a `seq` and its `entry`; a fragment is never stored or replayed. */
         Event: components["schemas"]["AgentApprovalAnsweredEvent"] | components["schemas"]["AgentApprovalRequestedEvent"] | components["schemas"]["AgentFailoverEvent"] | components["schemas"]["AgentMessageEvent"] | components["schemas"]["AgentReasoningEvent"] | components["schemas"]["AgentRetryingEvent"] | components["schemas"]["AgentTokenEvent"] | components["schemas"]["AgentToolCallEvent"] | components["schemas"]["AgentToolResultEvent"] | components["schemas"]["AgentToolRunningEvent"] | components["schemas"]["CostUpdatedEvent"] | components["schemas"]["CostWarningEvent"] | components["schemas"]["FlowEnteredEvent"] | components["schemas"]["FlowEventEvent"] | components["schemas"]["SessionArchivedEvent"] | components["schemas"]["SessionArtifactEvent"] | components["schemas"]["SessionBranchedEvent"] | components["schemas"]["SessionCancelAskedEvent"] | components["schemas"]["SessionCancelledEvent"] | components["schemas"]["SessionClosedEvent"] | components["schemas"]["SessionCompactedEvent"] | components["schemas"]["SessionCompactingEvent"] | components["schemas"]["SessionContextChangedEvent"] | components["schemas"]["SessionDequeuedEvent"] | components["schemas"]["SessionExportedEvent"] | components["schemas"]["SessionGraftedEvent"] | components["schemas"]["SessionInfoEvent"] | components["schemas"]["SessionLabelledEvent"] | components["schemas"]["SessionMessageEvent"] | components["schemas"]["SessionPressureEvent"] | components["schemas"]["SessionQueuedEvent"] | components["schemas"]["SessionRenamedEvent"] | components["schemas"]["SessionReopenedEvent"] | components["schemas"]["SessionSettingsChangedEvent"] | components["schemas"]["SessionSharedEvent"] | components["schemas"]["SessionStartedEvent"] | components["schemas"]["SessionTrimmedEvent"] | components["schemas"]["SessionTurnCompletedEvent"] | components["schemas"]["SessionTurnStartedEvent"] | components["schemas"]["SessionWaitingEvent"];
+        /** @description Whether a session exists for the caller. */
+        Exists: {
+            exists: boolean;
+            session: string;
+        };
         Export: {
             format: components["schemas"]["ExportFormat"];
         };
         /** @enum {string} */
-        ExportFormat: "jsonl" | "pi" | "operator" | "role-files" | "role-feed" | "messages" | "messages-anthropic" | "markdown" | "html" | "workflow";
+        ExportFormat: "jsonl" | "pi" | "operator" | "role-files" | "messages" | "messages-anthropic" | "markdown" | "html" | "workflow";
         /**
          * @description Records that the session was exported.
          * @example {
@@ -2403,8 +2455,6 @@ export interface components {
             /** @description The reason given with the answer, or the answer to a question. */
             reason?: string | null;
             state: components["schemas"]["FeedApprovalState"];
-            /** @description Why a person was asked, if it is recorded. */
-            why?: string | null;
         };
         /** @enum {string} */
         FeedApprovalState: "open" | "approved" | "denied" | "expired";
@@ -2661,23 +2711,8 @@ export interface components {
             [key: string]: unknown;
         };
         Fork: {
-            /**
-             * @description `plan`, `ask`, `accept-edits` or `auto`; cannot be more permissive than the source's setting.
-             * @default null
-             */
-            approvals: string | null;
             /** @default null */
             at: components["schemas"]["EntryName"] | null;
-            /**
-             * @description The fork's working directory. Only operators of the server may set it.
-             * @default null
-             */
-            cwd: string | null;
-            /**
-             * @description `sandboxed` or `project`; cannot exceed the source's scope.
-             * @default null
-             */
-            fs_scope: string | null;
             /** @default null */
             id: string | null;
             /**
@@ -2688,11 +2723,6 @@ export interface components {
             keep_first: number | null;
             /** @default null */
             title: string | null;
-            /**
-             * @description Limits the fork's tools to these.
-             * @default null
-             */
-            tools: string[] | null;
         };
         Graft: {
             /** Format: int64 */
@@ -2849,7 +2879,7 @@ export interface components {
         };
         /**
          * @description One message, or an array of them: `{"role", "content"}`, where content is a string or an array of parts in
-         *     Sapwood's, OpenAI's or Anthropic's shape.
+         *     Sapwood's, OpenAI's or Anthropic's shape. Media as base64 is stored as a blob.
          */
         Injected: components["schemas"]["MessageIn"] | components["schemas"]["MessageIn"][];
         /**
@@ -2984,14 +3014,18 @@ export interface components {
             at: components["schemas"]["TimestampMs"];
             /** Format: float */
             confidence?: number | null;
-            /** @description Why the round failed, was refused, asked a person or was given up. */
-            reason?: string | null;
             result?: components["schemas"]["RoundResult"] | null;
             /** Format: uint32 */
             round: number;
             seq: components["schemas"]["Seq"];
             trace_id?: string | null;
             turn?: components["schemas"]["TurnId"] | null;
+        };
+        /** @description The number of messages in a session's context. */
+        Length: {
+            /** Format: uint32 */
+            length: number;
+            session: string;
         };
         /**
          * @description Limits that the owner changed after the start. Absent fields keep their value.
@@ -3167,7 +3201,11 @@ export interface components {
         };
         MessageIn: {
             content?: unknown;
-            /** @description `user`, `assistant`, `tool`, `system` or `developer`. */
+            /** @description The extension's name for a `custom` message, which the model receives, or for `info`, which it does not. */
+            custom_type?: string;
+            /** @description The data of `info`. */
+            data?: unknown;
+            /** @description `user`, `assistant`, `tool`, `system`, `developer`, or an extension's `custom` or `info`. */
             role: string;
         };
         /**
@@ -3216,10 +3254,6 @@ export interface components {
             input?: string | null;
             /** @description The texts of required readings, by name. */
             readings?: {
-                [key: string]: string;
-            };
-            /** @description The values of `{{ctx.NAME}}` in prompts, by name. They are stored as plain text and override those of the flow. */
-            variables?: {
                 [key: string]: string;
             };
         };
@@ -3328,17 +3362,6 @@ export interface components {
              */
             approvals: string | null;
             /**
-             * @description What the user is looking at. `working_dir` cannot be combined with `cwd`.
-             * @default {
-             *       "active_file": null,
-             *       "git_ref": null,
-             *       "selection": null,
-             *       "variables": {},
-             *       "working_dir": null
-             *     }
-             */
-            context: components["schemas"]["SessionContext"];
-            /**
              * @description The session's working directory. Only operators of the server may set it.
              * @default null
              */
@@ -3353,11 +3376,6 @@ export interface components {
              * @default null
              */
             id: string | null;
-            /**
-             * @description A person works in this session, so that it may have more turns than the default.
-             * @default false
-             */
-            interactive: boolean;
             /** @default null */
             title: string | null;
             /**
@@ -3459,10 +3477,48 @@ export interface components {
         Problem: {
             code: string;
             detail: string;
+            /** @description What the client can do about it. */
+            hint?: string;
             /** Format: uint32 */
             status: number;
             title: string;
             type: string;
+        };
+        Prune: {
+            /** @description Only compute the result. */
+            dry_run?: boolean;
+            /**
+             * Format: uint64
+             * @description The session must not have been written to for this long.
+             */
+            inactive_for_ms: number;
+            /**
+             * Format: uint32
+             * @description Number of recent messages to keep; 12 if omitted.
+             */
+            keep_last?: number;
+        };
+        /** @description The result of pruning a session's context. */
+        Pruned: {
+            /**
+             * Format: uint32
+             * @description The number of messages that were removed from the context; 0 if the session was not inactive for long enough.
+             */
+            archived: number;
+            /**
+             * Format: int64
+             * @description The time since the last write.
+             */
+            idle_ms: number;
+            /**
+             * Format: uint32
+             * @description The number of messages that are left in the context.
+             */
+            kept: number;
+            /** Format: uint64 */
+            tokens_after: number;
+            /** Format: uint64 */
+            tokens_before: number;
         };
         /**
          * @description When queued input is consumed.
@@ -4183,28 +4239,6 @@ export interface components {
         };
         SessionPatch: {
             /**
-             * Format: double
-             * @description Maximum cost in US dollars.
-             * @default null
-             */
-            budget_usd: number | null;
-            /**
-             * @description Changes of the context. The model learns of them from a note in the conversation.
-             * @default {
-             *       "active_file": null,
-             *       "git_ref": null,
-             *       "selection": null,
-             *       "variables": {},
-             *       "working_dir": null
-             *     }
-             */
-            context: components["schemas"]["SessionContext"];
-            /**
-             * @description The working directory. Only operators of the server may set it.
-             * @default null
-             */
-            cwd: string | null;
-            /**
              * @description The model for the following turns: `PROVIDER/NAME`.
              * @default null
              */
@@ -4221,18 +4255,6 @@ export interface components {
             thinking: string | null;
             /** @default null */
             title: string | null;
-            /**
-             * Format: uint64
-             * @description Maximum number of tokens in the context.
-             * @default null
-             */
-            token_budget: number | null;
-            /**
-             * Format: uint32
-             * @description Maximum number of turns; 0 for the default. Only the owner may set limits.
-             * @default null
-             */
-            turns_max: number | null;
         };
         SessionPressureEvent: {
             at: components["schemas"]["TimestampMs"];
@@ -6270,7 +6292,7 @@ export interface operations {
     list_sessions: {
         parameters: {
             query?: {
-                /** @description `created`, `active`, `closed` or `archived`; or the state of the context: `compacted`, `trimmed` or `pruned`. */
+                /** @description `created`, `active`, `closed` or `archived`. */
                 state?: string;
                 /** @description Words that occur in the session or in its title. A session may appear again on a later page. */
                 q?: string;
@@ -7003,6 +7025,36 @@ export interface operations {
             };
         };
     };
+    check_session: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                session: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Exists"];
+                };
+            };
+            /** @description An error; the status depends on its code. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     export_session: {
         parameters: {
             query?: never;
@@ -7234,6 +7286,11 @@ export interface operations {
             query: {
                 /** @description The name to store it under. Lists show the latest version of each name. */
                 name: string;
+                /**
+                 * @description Where the text was retrieved from, such as a URL. An input with a source is a snippet: it must be text, and the
+                 *     model sees it at once.
+                 */
+                source?: string;
             };
             header?: never;
             path: {
@@ -7376,6 +7433,36 @@ export interface operations {
             };
         };
     };
+    get_length: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                session: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Length"];
+                };
+            };
+            /** @description An error; the status depends on its code. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     list_members: {
         parameters: {
             query?: never;
@@ -7487,6 +7574,40 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Pressure"];
+                };
+            };
+            /** @description An error; the status depends on its code. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    prune_session: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                session: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["Prune"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Pruned"];
                 };
             };
             /** @description An error; the status depends on its code. */
