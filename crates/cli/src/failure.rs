@@ -206,15 +206,6 @@ fn hint_for(code: &str) -> &'static str {
             "build with the feature: cargo build --release -p sapwood-cli --features encryption"
         }
         "key.not_found" => "run `sapwood key ls` to list the keys",
-        "memory.not_found" => "run `sapwood memory ls` to list the memories",
-        "graft.not_found" => "run `sapwood graft digest SOURCE` to list its rounds and artifacts",
-        "graft.withheld" => {
-            "ask the owner of the source session to share it; erased content cannot be recovered"
-        }
-        "memory.conflict" => "check the current version with `sapwood memory show ID`, then retry",
-        "memory.denied" => {
-            "ask its owner: only the owner, or the user who shared it with the tenant, can change a memory"
-        }
         "server.open" => "create a key with `sapwood key new --user NAME`, or listen on 127.0.0.1",
         "server.address" => {
             "check whether another server is using this address, or choose another with --addr"
@@ -228,9 +219,26 @@ fn hint_for(code: &str) -> &'static str {
         }
         "bench.missing" => "build it with `cargo build --release -p sapwood-bench`",
         "output.failed" => "check the destination of the output",
+        memory if memory.starts_with("memory.") || memory.starts_with("graft.") => memory_hint_for(memory),
         session if session.starts_with("session.") => session_hint_for(session),
         store if store.starts_with("store.") => store_hint_for(store),
         other => turn_hint_for(other),
+    }
+}
+
+/// Hints for errors of memories and grafts.
+fn memory_hint_for(code: &str) -> &'static str {
+    match code {
+        "memory.not_found" => "run `sapwood memory ls` to list the memories",
+        "graft.not_found" => "run `sapwood graft digest SOURCE` to list its rounds and artifacts",
+        "graft.withheld" => {
+            "ask the owner of the source session to share it; erased content cannot be recovered"
+        }
+        "memory.conflict" => "check the current version with `sapwood memory show ID`, then retry",
+        "memory.denied" => {
+            "ask its owner: only the owner, or the user who shared it with the tenant, can change a memory"
+        }
+        _ => GENERAL_HINT,
     }
 }
 
@@ -318,7 +326,7 @@ fn turn_hint_for(code: &str) -> &'static str {
         }
         "flow.invalid" => "correct the listed mistakes, then check again with `sapwood flow check FILE`",
         "flow.cancelled" => "run `sapwood flow run FILE` to start another run",
-        "turn_limit" => "start a new session, or fork this one with `sapwood fork SESSION`",
+        "turn_limit" => "raise the limit with `sapwood set SESSION --turns-max N`, or start a new session",
         "trigger.not_found" => {
             "run `sapwood trigger ls` to list triggers; define them as [[triggers]] in your own sapwood.toml"
         }
@@ -330,7 +338,9 @@ fn turn_hint_for(code: &str) -> &'static str {
             "run `sapwood skill ls` to list skills; create one as a directory .sapwood/skills/NAME with a SKILL.md"
         }
         "hook.refused" => "run `sapwood hook ls` to list the installed hooks",
-        "budget_exceeded" => "raise the agent's budget and start a new session with it",
+        "budget_exceeded" => {
+            "raise the budget with `sapwood set SESSION --budget-usd USD`, or start a new session"
+        }
         "context_overflow" => "run `sapwood compact SESSION` to shrink the context",
         _ => GENERAL_HINT,
     }

@@ -87,7 +87,7 @@ async fn open_backup(temp: &TempStore, file: &Path, key: Option<Key>) -> Result<
             return Err(self::damaged(file, &finding.what));
         }
     }
-    let found = inventory(&*store).await.map_err(|error| damaged(error.into()))?;
+    let found = inventory(&*store).await.map_err(damaged)?;
     compare(file, &listed, &found.into_iter().map(to_row).collect::<Vec<_>>())?;
     Ok(store)
 }

@@ -171,6 +171,6 @@ fn a_cancelled_round_is_cancelled_and_keeps_the_trace_of_the_process_that_opened
         let line = world.lines(&["ledger", "desk"]).remove(0);
         assert_eq!(end_of(&line).0, "cancelled", "{line}");
         assert_eq!(line["trace_id"], opened["trace_id"], "another process ended the round");
-        assert_eq!(parse_lines(&world.ok(&["export", "desk"])).is_empty(), false);
+        assert!(!parse_lines(&world.ok(&["export", "desk"])).is_empty());
     });
 }

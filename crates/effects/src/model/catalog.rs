@@ -61,7 +61,7 @@ impl Catalog {
                     "there is no provider {provider:?}: add [providers.{provider}]"
                 )));
             }
-            given.check().map_err(|why| invalid(why))?;
+            given.check().map_err(invalid)?;
             let row = self.row(provider, model).overridden_by(given);
             self.0.entry(provider.to_owned()).or_default().insert(model.to_owned(), row);
         }
