@@ -4,6 +4,24 @@
  */
 
 export interface paths {
+    "/answer/{token}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Show the question of an answer link. Never answers it. */
+        get: operations["show_answer_page"];
+        put?: never;
+        /** Answer the question of an answer link. The first answer counts. */
+        post: operations["submit_answer"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/healthz": {
         parameters: {
             query?: never;
@@ -106,6 +124,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/approvals": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List the pending approvals that you may answer, over all sessions. `limit` counts sessions; a page can be empty and
+         *     still have a `next`.
+         */
+        get: operations["list_all_approvals"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/approvals/{approval}": {
         parameters: {
             query?: never;
@@ -117,6 +155,23 @@ export interface paths {
         put?: never;
         /** Answer an approval. The first answer counts. */
         post: operations["answer_approval"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/approvals/{approval}/link": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Create a link with which a person without a key answers this approval, once. It gives your rights for this answer. */
+        post: operations["create_answer_link"];
         delete?: never;
         options?: never;
         head?: never;
@@ -495,7 +550,7 @@ export interface paths {
         delete: operations["erase_session"];
         options?: never;
         head?: never;
-        /** Change a session's title, state, model or thinking level. */
+        /** Change a session's title, state, model, thinking level, context or limits. */
         patch: operations["patch_session"];
         trace?: never;
     };
@@ -1341,6 +1396,11 @@ export interface components {
          *       "entry": {
          *         "approval": "stones~1",
          *         "call_id": "c2",
+         *         "deadlines": {
+         *           "escalate_to": "on-call",
+         *           "escalates_at": 1700000300000,
+         *           "expires_at": 1700000900000
+         *         },
          *         "details": {
          *           "kind": "tool"
          *         },
@@ -1664,19 +1724,56 @@ export interface components {
             answer: components["schemas"]["AnswerGiven"];
             reason?: string | null;
         };
+        /** @description The form of an answer link's page. */
+        AnswerForm: {
+            answer: components["schemas"]["AnswerGiven"];
+            reason?: string | null;
+        };
         /** @enum {string} */
         AnswerGiven: "approved" | "denied";
+        /** @description A link with which a person without a key answers one approval, once. */
+        AnswerLink: {
+            approval: string;
+            /** Format: int64 */
+            expires_at: number;
+            url: string;
+        };
         /** @description Entries that were durably appended. */
         Appended: {
             entries: components["schemas"]["EntryKey"][];
             head: components["schemas"]["Head"];
         };
+        /** @description A question that waits for a person. */
         Approval: {
             approval: string;
+            /**
+             * Format: int64
+             * @description When the question was asked.
+             */
+            asked_at: number;
             call?: unknown;
+            /** @description Whom the escalation is addressed to. */
+            escalate_to?: string | null;
+            /**
+             * Format: int64
+             * @description When the question was escalated.
+             */
+            escalated_at?: number | null;
+            /**
+             * Format: int64
+             * @description When the question is escalated.
+             */
+            escalates_at?: number | null;
+            /**
+             * Format: int64
+             * @description When the system answers `denied`.
+             */
+            expires_at?: number | null;
             kind: string;
             question: string;
             session: string;
+            /** @description Why a person is asked, if it is recorded. */
+            why?: string | null;
         };
         /**
          * @description A person's answer to an approval.
@@ -1710,6 +1807,11 @@ export interface components {
          * @example {
          *       "approval": "stones~1",
          *       "call_id": "c2",
+         *       "deadlines": {
+         *         "escalate_to": "on-call",
+         *         "escalates_at": 1700000300000,
+         *         "expires_at": 1700000900000
+         *       },
          *       "details": {
          *         "kind": "tool"
          *       },
@@ -1722,6 +1824,7 @@ export interface components {
             approval: string;
             /** @description The tool call that the question is about. Absent for questions about the budget or the confidence. */
             call_id?: string | null;
+            deadlines?: components["schemas"]["ApprovalDeadlines"] | null;
             details?: components["schemas"]["Json"] | null;
             /** @description The question. */
             question: string;
@@ -1730,6 +1833,19 @@ export interface components {
              * @enum {string}
              */
             type: "approval_asked";
+        };
+        /** @description When a question is escalated and when it expires. */
+        ApprovalDeadlines: {
+            /** @description Whom the escalation is addressed to. */
+            escalate_to?: string | null;
+            escalates_at?: components["schemas"]["TimestampMs"] | null;
+            expires_at?: components["schemas"]["TimestampMs"] | null;
+        };
+        /** @description A page of the approvals of all sessions. */
+        ApprovalPage: {
+            items: components["schemas"]["Approval"][];
+            /** @description The cursor of the next page. */
+            next?: string | null;
         };
         Approvals: {
             items: components["schemas"]["Approval"][];
@@ -1919,6 +2035,8 @@ export interface components {
         };
         Branch: {
             entry: components["schemas"]["EntryName"];
+            /** @description Let the session's model write the summary. Cannot be combined with `summary`. */
+            summarize?: boolean;
             /** @description A summary of the abandoned branch. */
             summary?: string | null;
         };
@@ -1949,6 +2067,7 @@ export interface components {
              * @enum {string}
              */
             type: "branch_summary";
+            written_by?: components["schemas"]["WrittenBy"] | null;
         };
         /**
          * @description A request to cancel the turn. It is outside the tree, so it needs no lease. The process that runs the turn reads it.
@@ -1970,6 +2089,8 @@ export interface components {
         Compact: {
             /** @description `truncate`, `observation_mask` or `llm`. */
             compact_strategy?: string;
+            /** @description Compact even if the context does not become smaller. */
+            force?: boolean;
             hard_limit_strategy?: string;
             /** Format: uint64 */
             hard_limit_tokens?: number;
@@ -2128,6 +2249,7 @@ export interface components {
             type: "configured";
         };
         Context: {
+            context?: components["schemas"]["SessionContext"] | null;
             messages: components["schemas"]["Message"][];
             model?: string | null;
             skills: string[];
@@ -2405,7 +2527,7 @@ export interface components {
             format: components["schemas"]["ExportFormat"];
         };
         /** @enum {string} */
-        ExportFormat: "jsonl" | "pi" | "operator" | "role-files" | "messages" | "messages-anthropic" | "markdown" | "html" | "workflow";
+        ExportFormat: "jsonl" | "pi" | "operator" | "role-files" | "role-feed" | "messages" | "messages-anthropic" | "markdown" | "html" | "workflow";
         /**
          * @description Records that the session was exported.
          * @example {
@@ -2455,6 +2577,8 @@ export interface components {
             /** @description The reason given with the answer, or the answer to a question. */
             reason?: string | null;
             state: components["schemas"]["FeedApprovalState"];
+            /** @description Why a person was asked, if it is recorded. */
+            why?: string | null;
         };
         /** @enum {string} */
         FeedApprovalState: "open" | "approved" | "denied" | "expired";
@@ -2711,8 +2835,23 @@ export interface components {
             [key: string]: unknown;
         };
         Fork: {
+            /**
+             * @description `plan`, `ask`, `accept-edits` or `auto`; cannot be more permissive than the source's setting.
+             * @default null
+             */
+            approvals: string | null;
             /** @default null */
             at: components["schemas"]["EntryName"] | null;
+            /**
+             * @description The fork's working directory. Only operators of the server may set it.
+             * @default null
+             */
+            cwd: string | null;
+            /**
+             * @description `sandboxed` or `project`; cannot exceed the source's scope.
+             * @default null
+             */
+            fs_scope: string | null;
             /** @default null */
             id: string | null;
             /**
@@ -2723,6 +2862,11 @@ export interface components {
             keep_first: number | null;
             /** @default null */
             title: string | null;
+            /**
+             * @description Limits the fork's tools to these.
+             * @default null
+             */
+            tools: string[] | null;
         };
         Graft: {
             /** Format: int64 */
@@ -3014,6 +3158,8 @@ export interface components {
             at: components["schemas"]["TimestampMs"];
             /** Format: float */
             confidence?: number | null;
+            /** @description Why the round failed, was refused, asked a person or was given up. */
+            reason?: string | null;
             result?: components["schemas"]["RoundResult"] | null;
             /** Format: uint32 */
             round: number;
@@ -3224,6 +3370,19 @@ export interface components {
              */
             type: "model_changed";
         };
+        NewAnswerLink: {
+            /**
+             * @description The answers that the link allows. Both, if empty.
+             * @default []
+             */
+            answers: components["schemas"]["AnswerGiven"][];
+            /**
+             * Format: uint32
+             * @description Seconds until the link expires. One day by default, at most 7 days.
+             * @default null
+             */
+            expires_in_s: number | null;
+        };
         NewConversation: {
             /**
              * @description At most 20.
@@ -3254,6 +3413,10 @@ export interface components {
             input?: string | null;
             /** @description The texts of required readings, by name. */
             readings?: {
+                [key: string]: string;
+            };
+            /** @description The values of `{{ctx.NAME}}` in prompts, by name. They are stored as plain text and override those of the flow. */
+            variables?: {
                 [key: string]: string;
             };
         };
@@ -3362,6 +3525,17 @@ export interface components {
              */
             approvals: string | null;
             /**
+             * @description What the user is looking at. `working_dir` cannot be combined with `cwd`.
+             * @default {
+             *       "active_file": null,
+             *       "git_ref": null,
+             *       "selection": null,
+             *       "variables": {},
+             *       "working_dir": null
+             *     }
+             */
+            context: components["schemas"]["SessionContext"];
+            /**
              * @description The session's working directory. Only operators of the server may set it.
              * @default null
              */
@@ -3376,6 +3550,11 @@ export interface components {
              * @default null
              */
             id: string | null;
+            /**
+             * @description A person works in this session, so that it may have more turns than the default.
+             * @default false
+             */
+            interactive: boolean;
             /** @default null */
             title: string | null;
             /**
@@ -3664,10 +3843,17 @@ export interface components {
             messages: number;
             model?: string | null;
             open_turn?: string | null;
+            /**
+             * Format: uint32
+             * @description The seq of the open turn's first entry.
+             */
+            open_turn_seq?: number | null;
             owner: string;
             parent?: components["schemas"]["Lineage"] | null;
             /** @description The beginning of the first user message. */
             preview?: string | null;
+            /** @description Queued input that no turn has consumed yet, oldest first. */
+            queued?: components["schemas"]["EntryKey"][];
             /** @description Usage per model. */
             spend: {
                 [key: string]: components["schemas"]["Total"];
@@ -4239,6 +4425,28 @@ export interface components {
         };
         SessionPatch: {
             /**
+             * Format: double
+             * @description Maximum cost in US dollars.
+             * @default null
+             */
+            budget_usd: number | null;
+            /**
+             * @description Changes of the context. The model learns of them from a note in the conversation.
+             * @default {
+             *       "active_file": null,
+             *       "git_ref": null,
+             *       "selection": null,
+             *       "variables": {},
+             *       "working_dir": null
+             *     }
+             */
+            context: components["schemas"]["SessionContext"];
+            /**
+             * @description The working directory. Only operators of the server may set it.
+             * @default null
+             */
+            cwd: string | null;
+            /**
              * @description The model for the following turns: `PROVIDER/NAME`.
              * @default null
              */
@@ -4255,6 +4463,18 @@ export interface components {
             thinking: string | null;
             /** @default null */
             title: string | null;
+            /**
+             * Format: uint64
+             * @description Maximum number of tokens in the context.
+             * @default null
+             */
+            token_budget: number | null;
+            /**
+             * Format: uint32
+             * @description Maximum number of turns; 0 for the default. Only the owner may set limits.
+             * @default null
+             */
+            turns_max: number | null;
         };
         SessionPressureEvent: {
             at: components["schemas"]["TimestampMs"];
@@ -5153,6 +5373,97 @@ export interface components {
 }
 export type $defs = Record<string, never>;
 export interface operations {
+    show_answer_page: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                token: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/html": string;
+                };
+            };
+            /** @description The link was changed, has expired or was used */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/html": string;
+                };
+            };
+            /** @description An error; the status depends on its code. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    submit_answer: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                token: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/x-www-form-urlencoded": components["schemas"]["AnswerForm"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/html": string;
+                };
+            };
+            /** @description The form has no valid answer */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/html": string;
+                };
+            };
+            /** @description The link was changed, has expired or was used */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/html": string;
+                };
+            };
+            /** @description An error; the status depends on its code. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     get_health: {
         parameters: {
             query?: never;
@@ -5323,6 +5634,39 @@ export interface operations {
             };
         };
     };
+    list_all_approvals: {
+        parameters: {
+            query?: {
+                /** @description Maximum number of sessions in the page. */
+                limit?: number;
+                /** @description The `next` of the previous page. */
+                cursor?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ApprovalPage"];
+                };
+            };
+            /** @description An error; the status depends on its code. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     answer_approval: {
         parameters: {
             query?: never;
@@ -5344,6 +5688,40 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Accepted"];
+                };
+            };
+            /** @description An error; the status depends on its code. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    create_answer_link: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                approval: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["NewAnswerLink"];
+            };
+        };
+        responses: {
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AnswerLink"];
                 };
             };
             /** @description An error; the status depends on its code. */
@@ -6292,7 +6670,7 @@ export interface operations {
     list_sessions: {
         parameters: {
             query?: {
-                /** @description `created`, `active`, `closed` or `archived`. */
+                /** @description `created`, `active`, `closed` or `archived`; or the state of the context: `compacted`, `trimmed` or `pruned`. */
                 state?: string;
                 /** @description Words that occur in the session or in its title. A session may appear again on a later page. */
                 q?: string;
