@@ -5,10 +5,11 @@ use std::io::Write;
 use crate::app::App;
 use crate::args::{self, Cli, Command};
 use crate::cmd::{
-    about, agent, apikey, approvals, approve, archives, audit, backup, branch, cancel, chat, compact, context,
-    doctor, erase, events, export, feed, files, flow, fork, graft, hook, import, info, inject, keychain,
-    label_rename, ledger, length_exists, lifecycle, ls, memory, migrate, new, prune, restore, resume, search,
-    send, serve, set, share, show, skill, store, thinking, tree, trigger, trim, uncompact, usage,
+    about, agent, apikey, approvals, approve, archives, audit, backup, branch, cancel, chat, compact,
+    context, doctor, erase, events, export, feed, files, flow, fork, graft, hook, import, info, inject,
+    keychain, label_rename, ledger, length_exists, lifecycle, ls, memory, migrate, new, prune, restore,
+    resume, search, send, serve, set, share, show, skill, store, thinking, tree, trigger, trim, uncompact,
+    usage,
 };
 use crate::failure::Result;
 

@@ -170,6 +170,43 @@ fn a_backup_contains_everything_acknowledged_before_it_began() {
     }
 }
 
+#[test]
+fn a_backup_succeeds_while_sessions_are_forked_and_erased() {
+    for kind in ["sqlite", "jsonl"] {
+        let world = World::new(kind);
+        world.session(&["u:kept"]);
+        let stop = std::sync::atomic::AtomicBool::new(false);
+        let file = world.path("backup.db").display().to_string();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for number in 0.. {
+                    if stop.load(std::sync::atomic::Ordering::SeqCst) {
+                        return;
+                    }
+                    let (session, fork) = (format!("erased-{number}"), format!("fork-{number}"));
+                    world.ok(&["new", "--id", &session]);
+                    world.add_messages(&session, &["u:shared"]);
+                    world.ok(&["fork", &session, "--id", &fork]);
+                    world.ok(&["erase", &session, "--yes"]);
+                }
+            });
+            for _ in 0..8 {
+                let ran = world.run(&["backup", &file, "--force"]);
+                if ran.status != Some(0) {
+                    stop.store(true, std::sync::atomic::Ordering::SeqCst);
+                }
+                assert_eq!(ran.status, Some(0), "{kind}: {}", ran.stderr);
+            }
+            stop.store(true, std::sync::atomic::Ordering::SeqCst);
+        });
+        let to = World::new("sqlite");
+        to.ok(&["restore", &file]);
+        to.ok(&["doctor"]);
+        let restored = sessions(&to);
+        assert!(restored.iter().filter(|id| id.starts_with("erased-")).count() <= 1, "{restored:?}");
+    }
+}
+
 /// Sessions with enough text that a changed byte in the middle of the file is part of a row.
 fn backup_to_damage(world: &World) -> std::path::PathBuf {
     world.ok(&["new", "--id", "s"]);
