@@ -495,7 +495,7 @@ export interface paths {
         delete: operations["erase_session"];
         options?: never;
         head?: never;
-        /** Change a session's title, state, model or thinking level. */
+        /** Change a session's title, state, model, thinking level, context or limits. */
         patch: operations["patch_session"];
         trace?: never;
     };
@@ -1866,6 +1866,8 @@ export interface components {
         };
         Branch: {
             entry: components["schemas"]["EntryName"];
+            /** @description Let the session's model write the summary. Cannot be combined with `summary`. */
+            summarize?: boolean;
             /** @description A summary of the abandoned branch. */
             summary?: string | null;
         };
@@ -1896,6 +1898,7 @@ export interface components {
              * @enum {string}
              */
             type: "branch_summary";
+            written_by?: components["schemas"]["WrittenBy"] | null;
         };
         /**
          * @description A request to cancel the turn. It is outside the tree, so it needs no lease. The process that runs the turn reads it.
@@ -1917,6 +1920,8 @@ export interface components {
         Compact: {
             /** @description `truncate`, `observation_mask` or `llm`. */
             compact_strategy?: string;
+            /** @description Compact even if the context does not become smaller. */
+            force?: boolean;
             hard_limit_strategy?: string;
             /** Format: uint64 */
             hard_limit_tokens?: number;
@@ -2075,6 +2080,7 @@ export interface components {
             type: "configured";
         };
         Context: {
+            context?: components["schemas"]["SessionContext"] | null;
             messages: components["schemas"]["Message"][];
             model?: string | null;
             skills: string[];
@@ -2655,8 +2661,23 @@ export interface components {
             [key: string]: unknown;
         };
         Fork: {
+            /**
+             * @description `plan`, `ask`, `accept-edits` or `auto`; cannot be more permissive than the source's setting.
+             * @default null
+             */
+            approvals: string | null;
             /** @default null */
             at: components["schemas"]["EntryName"] | null;
+            /**
+             * @description The fork's working directory. Only operators of the server may set it.
+             * @default null
+             */
+            cwd: string | null;
+            /**
+             * @description `sandboxed` or `project`; cannot exceed the source's scope.
+             * @default null
+             */
+            fs_scope: string | null;
             /** @default null */
             id: string | null;
             /**
@@ -2667,6 +2688,11 @@ export interface components {
             keep_first: number | null;
             /** @default null */
             title: string | null;
+            /**
+             * @description Limits the fork's tools to these.
+             * @default null
+             */
+            tools: string[] | null;
         };
         Graft: {
             /** Format: int64 */
@@ -3302,6 +3328,17 @@ export interface components {
              */
             approvals: string | null;
             /**
+             * @description What the user is looking at. `working_dir` cannot be combined with `cwd`.
+             * @default {
+             *       "active_file": null,
+             *       "git_ref": null,
+             *       "selection": null,
+             *       "variables": {},
+             *       "working_dir": null
+             *     }
+             */
+            context: components["schemas"]["SessionContext"];
+            /**
              * @description The session's working directory. Only operators of the server may set it.
              * @default null
              */
@@ -3316,6 +3353,11 @@ export interface components {
              * @default null
              */
             id: string | null;
+            /**
+             * @description A person works in this session, so that it may have more turns than the default.
+             * @default false
+             */
+            interactive: boolean;
             /** @default null */
             title: string | null;
             /**
@@ -4141,6 +4183,28 @@ export interface components {
         };
         SessionPatch: {
             /**
+             * Format: double
+             * @description Maximum cost in US dollars.
+             * @default null
+             */
+            budget_usd: number | null;
+            /**
+             * @description Changes of the context. The model learns of them from a note in the conversation.
+             * @default {
+             *       "active_file": null,
+             *       "git_ref": null,
+             *       "selection": null,
+             *       "variables": {},
+             *       "working_dir": null
+             *     }
+             */
+            context: components["schemas"]["SessionContext"];
+            /**
+             * @description The working directory. Only operators of the server may set it.
+             * @default null
+             */
+            cwd: string | null;
+            /**
              * @description The model for the following turns: `PROVIDER/NAME`.
              * @default null
              */
@@ -4157,6 +4221,18 @@ export interface components {
             thinking: string | null;
             /** @default null */
             title: string | null;
+            /**
+             * Format: uint64
+             * @description Maximum number of tokens in the context.
+             * @default null
+             */
+            token_budget: number | null;
+            /**
+             * Format: uint32
+             * @description Maximum number of turns; 0 for the default. Only the owner may set limits.
+             * @default null
+             */
+            turns_max: number | null;
         };
         SessionPressureEvent: {
             at: components["schemas"]["TimestampMs"];
@@ -6194,7 +6270,7 @@ export interface operations {
     list_sessions: {
         parameters: {
             query?: {
-                /** @description `created`, `active`, `closed` or `archived`. */
+                /** @description `created`, `active`, `closed` or `archived`; or the state of the context: `compacted`, `trimmed` or `pruned`. */
                 state?: string;
                 /** @description Words that occur in the session or in its title. A session may appear again on a later page. */
                 q?: string;

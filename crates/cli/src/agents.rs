@@ -99,9 +99,8 @@ impl Agents {
         if named.is_none() && config.is_agent_from_project {
             check_default_agent(&agent)?;
         }
-        if agent.model.is_none() {
-            agent.model = Some(config.model.clone().unwrap_or_else(|| "demo".to_owned()));
-        }
+        // Without a configured model the agent has none, so that a model that is configured later answers.
+        agent.model = agent.model.or_else(|| config.model.clone());
         Ok(agent)
     }
 }
@@ -326,6 +325,6 @@ mod tests {
         let config = Config { agent: Some("wild".into()), is_agent_from_project: true, ..Config::default() };
         let agents = Agents::of(temp.path(), Path::new("/nonexistent"), &config);
         assert_eq!(agents.choose(None, &config).unwrap_err().code, "agent.untrusted");
-        assert_eq!(agents.choose(Some("wild"), &config).unwrap().model.as_deref(), Some("demo"));
+        assert_eq!(agents.choose(Some("wild"), &config).unwrap().model, None);
     }
 }

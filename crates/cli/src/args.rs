@@ -44,7 +44,7 @@ const GROUPS: &[(&str, &[&str])] = &[
     ("Fit the context window", &["compact", "uncompact", "trim", "prune"]),
     ("Share and remember", &["share", "members", "memory", "graft"]),
     ("Move data", &["import", "export", "migrate", "backup", "restore"]),
-    ("Automate", &["flow", "agent", "skill", "hook", "trigger"]),
+    ("Automate", &["flow", "agent", "model", "skill", "hook", "trigger"]),
     (
         "Operate",
         &["serve", "key", "tenant", "store", "doctor", "bench", "keychain", "completions", "version", "help"],
@@ -125,6 +125,7 @@ pub enum Command {
     Store(cmd::store::StoreArgs),
     Bench(cmd::bench::BenchArgs),
     Agent(cmd::agent::AgentArgs),
+    Model(cmd::model::ModelArgs),
     Hook(cmd::hook::HookArgs),
     Skill(cmd::skill::SkillArgs),
     Trigger(cmd::trigger::TriggerArgs),

@@ -5,11 +5,12 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use sapwood::core::pressure::Thresholds;
-use sapwood::effects::model::ProviderSettings;
+use sapwood::effects::model::{CatalogRow, ProviderSettings};
 use serde::Deserialize;
 
 use crate::failure::{Failure, Result};
 use crate::hook_settings::HookSettings;
+use crate::time_arg::duration_ms;
 use crate::triggers::TriggerSettings;
 
 const FILE_NAME: &str = "sapwood.toml";
@@ -42,6 +43,10 @@ pub struct Config {
     pub pressure: Option<Thresholds>,
     /// Allowed only in the user's file, see [`load`].
     pub providers: BTreeMap<String, ProviderSettings>,
+    /// Windows, output limits and prices of models, by `PROVIDER/NAME`. Allowed only in the user's file, see [`load`].
+    pub models: BTreeMap<String, CatalogRow>,
+    /// Allowed only in the user's file, see [`load`].
+    pub prune: Option<PruneSettings>,
     /// Allowed only in the user's file, see [`load`].
     pub server: Option<ServerSettings>,
     /// Allowed only in the user's file, see [`load`].
@@ -102,6 +107,29 @@ pub struct MemorySettings {
     pub idle_minutes: Option<u32>,
 }
 
+/// Settings of automatic pruning by `serve`.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PruneSettings {
+    /// Time without a write after which a session is pruned, such as `30d`.
+    #[serde(deserialize_with = "read_duration_ms")]
+    pub inactive_for: i64,
+    /// Number of recent messages to keep. Default: 12.
+    pub keep_last: Option<u32>,
+}
+
+/// Read a duration with a unit, such as `30d`. Zero would prune sessions that are in use.
+fn read_duration_ms<'de, D>(deserializer: D) -> std::result::Result<i64, D::Error>
+where
+    D: serde::Deserializer<'de>,
+{
+    let text = String::deserialize(deserializer)?;
+    match duration_ms(&text) {
+        Ok(0) => Err(serde::de::Error::custom("the duration is zero")),
+        parsed => parsed.map_err(serde::de::Error::custom),
+    }
+}
+
 /// The OIDC issuer whose tokens are accepted, and how their claims map to principals.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -116,8 +144,8 @@ pub struct OidcSettings {
 }
 
 /// Load the project's settings, with the user's settings as defaults. A project may be untrusted, so it must not decide
-/// where keys and messages are sent, who has access, or what runs without approval. Therefore it cannot set providers,
-/// memory, server, hooks or triggers.
+/// where keys and messages are sent, who has access, what calls cost, what leaves a context or what runs without
+/// approval. Therefore it cannot set providers, models, memory, prune, server, hooks or triggers.
 pub fn load(start: &Path, home: &Path) -> Result<Config> {
     let user_file = home.join(FILE_NAME);
     let user = read(&user_file)?.unwrap_or_default();
@@ -127,11 +155,12 @@ pub fn load(start: &Path, home: &Path) -> Result<Config> {
     };
     let mut project = read(&path)?.unwrap_or_default();
     let acts = !project.hooks.is_empty() || !project.triggers.is_empty();
-    let sends = !project.providers.is_empty() || project.memory.is_some();
-    if sends || project.server.is_some() || acts {
+    let sends = !project.providers.is_empty() || !project.models.is_empty() || project.memory.is_some();
+    if sends || project.prune.is_some() || project.server.is_some() || acts {
         let own = user_file.display();
-        let why =
-            format!("providers, memory, server, hooks and triggers can only be set in your own file, {own}");
+        let why = format!(
+            "providers, models, memory, prune, server, hooks and triggers can only be set in your own file, {own}"
+        );
         return Err(invalid(&path, &why));
     }
     project.project = path.parent().map(Path::to_owned);
@@ -173,6 +202,8 @@ impl Config {
             model: self.model.or(other.model),
             pressure: self.pressure.or(other.pressure),
             providers: other.providers,
+            models: other.models,
+            prune: other.prune,
             server: other.server,
             memory: other.memory,
             skills: [self.skills, other.skills].concat(),
@@ -244,6 +275,30 @@ mod tests {
         write(&project, providers);
         let failure = load(&project, &home).unwrap_err();
         assert!(failure.message.contains("your own file"), "{}", failure.message);
+    }
+
+    #[test]
+    fn models_and_prune_are_read_only_from_the_users_file() {
+        let temp = tempfile::tempdir().unwrap();
+        let (home, project) = (temp.path().join("home"), temp.path().join("project"));
+        let (models, prune) = ("[models.\"openai/x\"]\nwindow = 9000\n", "[prune]\ninactive_for = \"30d\"\n");
+        write(&home, &format!("{models}{prune}"));
+        write(&project, "");
+        let config = load(&project, &home).unwrap();
+        assert_eq!(config.models["openai/x"].window, Some(9_000));
+        assert_eq!(config.prune.unwrap().inactive_for, 30 * 86_400_000);
+        for text in [models, prune] {
+            write(&project, text);
+            let failure = load(&project, &home).unwrap_err();
+            assert!(failure.message.contains("your own file"), "{}", failure.message);
+        }
+        write(&project, "");
+        for wrong in
+            ["[prune]\ninactive_for = \"30\"", "[prune]\ninactive_for = \"0s\"", "[prune]\nkeep_last = 3"]
+        {
+            write(&home, wrong);
+            assert_eq!(load(&project, &home).unwrap_err().code, "config.invalid", "{wrong}");
+        }
     }
 
     #[test]

@@ -168,6 +168,7 @@ fn hint_for(code: &str) -> &'static str {
         "compact.no_model" => {
             "choose a model with --model, or use --compact-strategy observation_mask, which needs none"
         }
+        "compact.not_smaller" => "use --force to compact anyway, or keep fewer messages with --keep-last",
         "compact.failed" => "retry, or use --compact-strategy observation_mask; the session was not changed",
         "entry.not_found" => {
             "run `sapwood tree SESSION` to list the entries, then give a seq, an id, a unique prefix or a label"
@@ -188,7 +189,7 @@ fn hint_for(code: &str) -> &'static str {
         "input.too_large" => "split it, or add large content with `sapwood input add SESSION FILE`",
         "input.invalid" => "run `sapwood help COMMAND` to see what is accepted",
         "config.invalid" => {
-            "valid keys in sapwood.toml: store, tenant, user, durability, key_file, keychain, agent, model, pressure, providers, server, memory, hooks, triggers, skills"
+            "valid keys in sapwood.toml: store, tenant, user, durability, key_file, keychain, agent, model, models, pressure, prune, providers, server, memory, hooks, triggers, skills"
         }
         "agent.invalid" => {
             "correct the file; run `sapwood agent check` to list the mistakes in all agent files"
@@ -299,11 +300,11 @@ fn turn_hint_for(code: &str) -> &'static str {
             "it was already answered or its turn has ended; run `sapwood feed SESSION` to see what happened"
         }
         "model.no_key" => {
-            "set ANTHROPIC_API_KEY, OPENAI_API_KEY, GEMINI_API_KEY …, or use the model `demo`, which needs no key"
+            "set the key, or choose another model with --model PROVIDER/NAME; run `sapwood model ls` to list the models"
         }
         "model.key_refused" => "check the provider's API key",
         "model.unknown" => {
-            "write models as PROVIDER/NAME: anthropic/…, openai/…, gemini/…, ollama/…, or demo; send and chat accept --model"
+            "choose another model with --model PROVIDER/NAME: run `sapwood model ls` to list the models, or use demo"
         }
         "model.not_allowed" => {
             "choose another model; a scripted model must be named in the operator's sapwood.toml or agent files, or with --model"

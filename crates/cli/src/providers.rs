@@ -36,8 +36,14 @@ pub fn memory_care(paths: &AppPaths) -> Result<MemoryConfig> {
     Ok(MemoryConfig { model: settings.model.clone(), embedder, at_end })
 }
 
+/// Create the models without tools, for commands that only show models.
+pub fn open_models(paths: &AppPaths) -> Result<Models> {
+    models(paths, Arc::new(find_secrets()))
+}
+
 fn models(paths: &AppPaths, secrets: Arc<Secrets>) -> Result<Models> {
-    let settings = ModelSettings { providers: paths.config.providers.clone(), ..ModelSettings::default() };
+    let (providers, models) = (paths.config.providers.clone(), paths.config.models.clone());
+    let settings = ModelSettings { providers, models, ..ModelSettings::default() };
     let settings = settings.with_variables(|name| std::env::var(name).ok());
     Models::new(settings, Arc::new(ModelKeys::new(secrets)))
         .map_err(|error| Failure::new("config.invalid", error.to_string()))

@@ -18,6 +18,8 @@ use crate::pressure::Thresholds;
 pub const SYSTEM_PROMPT_BYTES_MAX: usize = 256 << 10;
 /// Maximum number of tokens of memories in a session's system prompt.
 pub const MEMORY_TOKENS_MAX: u32 = 16_000;
+/// Minimum size of a context window or token budget. A smaller context could not hold a summary and an answer.
+pub const CONTEXT_TOKENS_MIN: u64 = 1_000;
 /// Maximum number of models in a fallback chain.
 pub const CHAIN_MAX: usize = 8;
 /// Default limit on turns per session.
@@ -88,6 +90,14 @@ pub struct Agent {
     /// Thresholds of the token pressure levels.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pressure: Option<Thresholds>,
+    /// The model's context window in tokens, for a model that neither the catalog nor `[models]` describes. At least
+    /// 1,000.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub context_window: Option<u64>,
+    /// The maximum size of a session's context in tokens, at least 1,000. The smaller of this and the model's window
+    /// determines the pressure levels.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token_budget: Option<u64>,
     /// What to do with a turn whose process died.
     #[serde(default)]
     pub on_interrupt: OnInterrupt,
@@ -403,6 +413,8 @@ impl Agent {
             limits: Limits::default(),
             confidence: None,
             pressure: None,
+            context_window: None,
+            token_budget: None,
             on_interrupt: OnInterrupt::default(),
             memory: None,
             skills: Vec::new(),
@@ -439,6 +451,9 @@ impl Agent {
             "is not between 0 and 2",
         );
         check(self.max_tokens != Some(0), "max_tokens", "is zero");
+        let fits = |tokens: Option<u64>| tokens.is_none_or(|tokens| tokens >= CONTEXT_TOKENS_MIN);
+        check(fits(self.context_window), "context_window", "is less than 1000 tokens");
+        check(fits(self.token_budget), "token_budget", "is less than 1000 tokens");
         for link in &self.fallback_chain {
             check(
                 (1..=10).contains(&link.max_attempts),

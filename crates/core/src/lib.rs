@@ -29,6 +29,7 @@ pub mod id;
 pub mod input;
 pub mod media_type;
 pub mod memory;
+pub mod model_choice;
 #[cfg(feature = "openapi")]
 pub mod openapi;
 pub mod policy;
@@ -40,6 +41,7 @@ pub mod scope;
 pub mod secret_shape;
 pub mod session_config;
 pub mod settings;
+pub mod summary_frame;
 pub mod tokens;
 pub mod tree;
 pub mod trigger;

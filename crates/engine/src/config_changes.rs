@@ -1,13 +1,17 @@
 //! What can be changed about a session's configuration after its start. No change adds tools or file access.
 
 use sapwood_core::agent::Narrowing;
-use sapwood_core::entry::{Body, ContextSet, LOG_VERSION, LimitsChanged, SessionContext, SystemNote};
-use sapwood_core::port::store::Appended;
+use sapwood_core::entry::{
+    Body, ConfigSource, Configured, ContextSet, LOG_VERSION, LimitsChanged, SessionContext, SystemNote,
+};
+use sapwood_core::port::store::{Appended, StoreError};
 use sapwood_core::project::summary::Summary;
+use sapwood_core::scope::Reach;
 use sapwood_core::secret_shape::looks_like_key;
-use sapwood_core::{Right, Scope, SessionId};
+use sapwood_core::session_config::SessionConfig;
+use sapwood_core::{Principal, Right, Scope, Seq, SessionId};
 
-use crate::configuration::{Configuration, check_path_owner};
+use crate::configuration::Configuration;
 use crate::{EngineError, Result};
 
 /// The `reason` of the note that tells the model about a change of the context.
@@ -97,6 +101,40 @@ impl ConfigChange {
 }
 
 impl Configuration<'_> {
+    /// The entries that give a fork its source's configuration, and narrow it.
+    pub(crate) async fn for_fork(
+        self,
+        scope: &Scope,
+        source: &Summary,
+        at: Option<Seq>,
+        changes: &ForkChanges,
+    ) -> Result<Vec<Body>> {
+        if self.engine.store.log_format().await? < LOG_VERSION {
+            changes.refuse_in_format_2()?;
+            return Ok(self.format_2_beyond(scope, source, at).await?.map(Body::from).into_iter().collect());
+        }
+        let is_configured = source.config.configured.is_some() || source.agent.is_some();
+        let authority = self.authority_of(scope, source).await?;
+        if !is_configured && !authority.has_imports() && changes.is_empty() {
+            return Ok(Vec::new());
+        }
+        let Some(mut config) = self.current_config(scope, source).await? else {
+            return changes.refuse_without_configuration(&source.id);
+        };
+        let inherited = inherited_by_fork(source, config.inherited.as_ref());
+        if let Some(dir) = &changes.cwd {
+            check_path_owner(scope, &source.id, &inherited.owner)?;
+            config.context.working_dir = Some(dir.clone());
+            config.context.git_ref.clone_from(&changes.git_ref);
+        }
+        let agent = config.agent.narrowed(&changes.narrowing)?.to_frozen();
+        let SessionConfig { system, context, token_budget, .. } = config;
+        let limits = LimitsChanged { token_budget, ..LimitsChanged::default() };
+        let configured = Configured { agent, system, context, inherited: Some(inherited) };
+        let limits = (!limits.is_empty()).then(|| limits.into());
+        Ok(std::iter::once(configured.into()).chain(limits).collect())
+    }
+
     /// Change a session's context or limits. The model learns of a changed context from a note that is appended to the
     /// conversation: the prompt is not rendered again, so that the cached prefix stays valid.
     pub async fn change(self, scope: &Scope, session: &SessionId, change: &ConfigChange) -> Result<Appended> {
@@ -146,6 +184,31 @@ impl Configuration<'_> {
         }
         Ok(bodies)
     }
+}
+
+/// What the ancestors of a fork have used, and who fixed the configuration.
+fn inherited_by_fork(source: &Summary, before: Option<&ConfigSource>) -> ConfigSource {
+    let spent = source.spend.total();
+    let (session, owner) = match before {
+        Some(before) => (before.session.clone(), before.owner.clone()),
+        None => (source.id.clone(), source.owner.clone()),
+    };
+    ConfigSource {
+        session,
+        owner,
+        turns: before.map_or(0, |before| before.turns).saturating_add(source.turns),
+        cost_nano_usd: before.map_or(0, |before| before.cost_nano_usd).saturating_add(spent.cost_nano_usd),
+        tokens: before.map_or(0, |before| before.tokens).saturating_add(spent.usage.total()),
+    }
+}
+
+/// Refuse a change of paths by anyone but the owner of the session that fixed the configuration.
+fn check_path_owner(scope: &Scope, session: &SessionId, owner: &Principal) -> Result<()> {
+    if scope.principal == *owner || scope.reach == Reach::Tenant {
+        return Ok(());
+    }
+    let principal = scope.principal.clone();
+    Err(StoreError::Denied { session: session.clone(), principal, needed: Right::Own }.into())
 }
 
 fn check_limits(limits: &LimitsChanged) -> Result<()> {

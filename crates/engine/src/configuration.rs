@@ -9,21 +9,18 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use sapwood_core::agent::{Agent, ChainLink};
+use sapwood_core::agent::Agent;
 use sapwood_core::entry::{
-    Body, ConfigSource, Configured, ContextChanged, Entry, LOG_VERSION, LimitsChanged, ModelChanged,
-    SessionContext, SkillsChanged, ThinkingChanged,
+    Body, ConfigSource, Configured, ContextChanged, Entry, LOG_VERSION, ModelChanged, SessionContext,
+    SkillsChanged, ThinkingChanged,
 };
 use sapwood_core::port::model::Thinking;
-use sapwood_core::port::store::{PathSlice, StoreError, Until};
+use sapwood_core::port::store::{PathSlice, Until};
 use sapwood_core::project::summary::Summary;
-use sapwood_core::scope::Reach;
 use sapwood_core::session_config::{ConfigEntries, SessionConfig};
 use sapwood_core::settings::{Settings, variables_in};
-use sapwood_core::{Authority, Kind, Principal, Right, Scope, Seq, SessionId};
+use sapwood_core::{Authority, Kind, Scope, Seq, SessionId};
 
-use crate::backends::Backends;
-use crate::config_changes::ForkChanges;
 use crate::session_defaults::FileModels;
 use crate::{EngineError, Result, service};
 
@@ -258,6 +255,13 @@ impl Configuration<'_> {
         Ok(bodies)
     }
 
+    /// The configuration of an imported session that has no agent to continue with, to show what its path says.
+    pub(crate) async fn unconfigured(self, scope: &Scope, summary: &Summary) -> Result<ResolvedConfig> {
+        let authority = self.authority_of(scope, summary).await?;
+        let settings = self.path_settings(scope, &summary.id, None).await?;
+        ResolvedConfig::of_format_2(Settings { agent: None, ..settings }, authority)
+    }
+
     async fn own_entries(
         self,
         scope: &Scope,
@@ -276,40 +280,6 @@ impl Configuration<'_> {
             })
             .await?;
         Ok(own)
-    }
-
-    /// The entries that give a fork its source's configuration, and narrow it.
-    pub(crate) async fn for_fork(
-        self,
-        scope: &Scope,
-        source: &Summary,
-        at: Option<Seq>,
-        changes: &ForkChanges,
-    ) -> Result<Vec<Body>> {
-        if self.engine.store.log_format().await? < LOG_VERSION {
-            changes.refuse_in_format_2()?;
-            return Ok(self.format_2_beyond(scope, source, at).await?.map(Body::from).into_iter().collect());
-        }
-        let is_configured = source.config.configured.is_some() || source.agent.is_some();
-        let authority = self.authority_of(scope, source).await?;
-        if !is_configured && !authority.has_imports() && changes.is_empty() {
-            return Ok(Vec::new());
-        }
-        let Some(mut config) = self.current_config(scope, source).await? else {
-            return changes.refuse_without_configuration(&source.id);
-        };
-        let inherited = inherited_by_fork(source, config.inherited.as_ref());
-        if let Some(dir) = &changes.cwd {
-            check_path_owner(scope, &source.id, &inherited.owner)?;
-            config.context.working_dir = Some(dir.clone());
-            config.context.git_ref.clone_from(&changes.git_ref);
-        }
-        let agent = config.agent.narrowed(&changes.narrowing)?.to_frozen();
-        let SessionConfig { system, context, token_budget, .. } = config;
-        let limits = LimitsChanged { token_budget, ..LimitsChanged::default() };
-        let configured = Configured { agent, system, context, inherited: Some(inherited) };
-        let limits = (!limits.is_empty()).then(|| limits.into());
-        Ok(std::iter::once(configured.into()).chain(limits).collect())
     }
 
     /// The session's configuration, also if it is of format 2. `None` before its first local turn.
@@ -350,7 +320,7 @@ impl Configuration<'_> {
     }
 
     /// In format 2: the session's configuration, if a fork at this entry would not inherit it.
-    async fn format_2_beyond(
+    pub(crate) async fn format_2_beyond(
         self,
         scope: &Scope,
         source: &Summary,
@@ -424,31 +394,6 @@ impl Configuration<'_> {
         Ok(settings)
     }
 
-    /// Refuse a model chain with a file-backed model that is named only by a request or an import. A model named by
-    /// the local command line is recorded, so that a server may take over the turn.
-    pub(crate) async fn check_chain(
-        self,
-        scope: &Scope,
-        session: &SessionId,
-        backends: &Backends,
-        configured: &ResolvedConfig,
-        chain: &[ChainLink],
-    ) -> Result<()> {
-        for model in chain.iter().map(|link| link.model.as_str()) {
-            if !backends.model.is_file_backed(model) || configured.authority.allows_model(model) {
-                continue;
-            }
-            match &self.engine.config.file_models {
-                FileModels::Named(names) if names.contains(model) => {}
-                FileModels::Local if configured.is_named_locally(model) => {
-                    self.engine.store.grant_model(scope, session, model).await?;
-                }
-                _ => return Err(EngineError::ModelNotAllowed { model: model.to_owned() }),
-            }
-        }
-        Ok(())
-    }
-
     /// Record the file-backed models of an agent that the local command line started, so that a server may continue
     /// the work.
     pub(crate) async fn record_models(self, scope: &Scope, session: &SessionId, agent: &Agent) -> Result<()> {
@@ -504,20 +449,6 @@ impl Configuration<'_> {
         let backends = self.engine.backends()?;
         let others = backends.model.names().into_iter().filter(|name| *name != backends.default_model);
         Ok(std::iter::once(backends.default_model.clone()).chain(others).collect())
-    }
-
-    /// The agent and the chain of allowed models for the next answer.
-    pub(crate) async fn agent_and_chain(
-        self,
-        scope: &Scope,
-        session: &SessionId,
-        backends: &Backends,
-    ) -> Result<(Agent, Vec<ChainLink>)> {
-        let summary = self.engine.store.summary(scope, session).await?;
-        let configured = self.resolve(scope, &summary).await?;
-        let chain = chain_of(&configured.settings, &configured.agent, backends);
-        self.check_chain(scope, session, backends, &configured, &chain).await?;
-        Ok((configured.agent, chain))
     }
 
     /// The agent that a session was started with, or the default agent.
@@ -586,12 +517,16 @@ impl ResolvedConfig {
         self.named.extend(model.map(str::to_owned));
     }
 
-    /// Whether a local user, rather than an import, named the model.
-    fn is_named_locally(&self, model: &str) -> bool {
-        let is_imported = self.authority.has_imports()
-            && self.settings.model_asked.as_deref() == Some(model)
-            && !self.named.contains(model);
-        !is_imported
+    /// Whether the current call or an entry that this store wrote names the model. An answer names no model: it could be
+    /// injected.
+    pub(crate) fn is_named(&self, model: &str) -> bool {
+        let is_asked = self.settings.model_asked.as_deref() == Some(model);
+        self.named.contains(model) || (is_asked && !self.authority.has_imports())
+    }
+
+    /// Whether only imported entries name the model.
+    pub(crate) fn is_only_imported(&self, model: &str) -> bool {
+        self.authority.has_imports() && !self.named.contains(model)
     }
 }
 
@@ -620,31 +555,6 @@ pub(crate) fn configured_body(
         system.system_prompt().into_iter().chain(memories).chain(context.prompt_block()).collect();
     let system = (!parts.is_empty()).then(|| parts.join("\n\n"));
     Configured { agent: agent.to_frozen(), system, context, inherited: None }
-}
-
-/// What the ancestors of a fork have used, and who fixed the configuration.
-fn inherited_by_fork(source: &Summary, before: Option<&ConfigSource>) -> ConfigSource {
-    let spent = source.spend.total();
-    let (session, owner) = match before {
-        Some(before) => (before.session.clone(), before.owner.clone()),
-        None => (source.id.clone(), source.owner.clone()),
-    };
-    ConfigSource {
-        session,
-        owner,
-        turns: before.map_or(0, |before| before.turns).saturating_add(source.turns),
-        cost_nano_usd: before.map_or(0, |before| before.cost_nano_usd).saturating_add(spent.cost_nano_usd),
-        tokens: before.map_or(0, |before| before.tokens).saturating_add(spent.usage.total()),
-    }
-}
-
-/// Refuse a change of paths by anyone but the owner of the session that fixed the configuration.
-pub(crate) fn check_path_owner(scope: &Scope, session: &SessionId, owner: &Principal) -> Result<()> {
-    if scope.principal == *owner || scope.reach == Reach::Tenant {
-        return Ok(());
-    }
-    let principal = scope.principal.clone();
-    Err(StoreError::Denied { session: session.clone(), principal, needed: Right::Own }.into())
 }
 
 /// The first entries of a session in format 2, which contain its configuration.
@@ -681,14 +591,4 @@ pub(crate) fn agent_of(settings: &Settings) -> Result<Agent> {
         Some(frozen) => Ok(Agent::from_frozen(frozen)?),
         None => Ok(Agent::default_with(None)),
     }
-}
-
-/// The models to call: the session's current model, else the agent's, else the default; then the agent's
-/// fallback chain.
-pub(crate) fn chain_of(settings: &Settings, agent: &Agent, backends: &Backends) -> Vec<ChainLink> {
-    let requested = settings.model_asked.clone().or_else(|| agent.model.clone());
-    let model = requested.unwrap_or_else(|| backends.default_model.clone());
-    let first = ChainLink { model, max_attempts: ATTEMPTS_DEFAULT };
-    let rest = agent.fallback_chain.iter().filter(|link| link.model != first.model).cloned();
-    std::iter::once(first.clone()).chain(rest).collect()
 }

@@ -1,10 +1,11 @@
 //! Find sessions and entries by the names that users type, list and search sessions, and read the audit log. A session is named
 //! by its id, a unique id prefix or `@last`; an entry by its seq, its id, a unique prefix of its id, or a label.
 
-use sapwood_core::entry::{SessionState, Stance};
+use sapwood_core::entry::{Body, SessionState, Stance};
 use sapwood_core::port::store::{
-    AuditAction, AuditLine, AuditNote, Hit, ListFilter, Page, SearchQuery, StoreError,
+    AuditAction, AuditLine, AuditNote, Hit, ListFilter, Page, SearchQuery, StoreError, Until,
 };
+use sapwood_core::project::context_state::ContextState;
 use sapwood_core::project::summary::Summary;
 use sapwood_core::settings::Labels;
 use sapwood_core::{EntryId, Principal, Record, Right, Scope, Seq, SessionId, TimestampMs};
@@ -16,6 +17,10 @@ const PREFIX_CHARS_MIN: usize = 4;
 
 /// Maximum number of list pages read to find the first sessions: enough for over a million sessions.
 const LIST_PAGES_MAX: usize = 1_000;
+
+/// Rows of a page that is filtered by the state of the context, and how many store pages are read for it.
+const CONTEXT_ROWS: usize = 50;
+const CONTEXT_PAGES_MAX: usize = 20;
 
 /// Within this time, one audit line covers all reads of a session by the same principal.
 pub const READ_AUDIT_WINDOW_MS: i64 = 600_000;
@@ -136,14 +141,59 @@ impl Directory<'_> {
     }
 
     pub async fn list(self, scope: &Scope, filter: &ListFilter) -> Result<Page<Summary>> {
-        Ok(self.engine.store.list(scope, filter).await?)
+        let Some(wanted) = filter.context else { return Ok(self.engine.store.list(scope, filter).await?) };
+        let (mut filter, mut items) = (filter.clone(), Vec::new());
+        let limit = if filter.limit == 0 { CONTEXT_ROWS } else { filter.limit };
+        for _ in 0..CONTEXT_PAGES_MAX {
+            filter.limit = limit - items.len();
+            let page = self.engine.store.list(scope, &filter).await?;
+            for summary in page.items {
+                if self.context_state(scope, &summary).await? == Some(wanted) {
+                    items.push(summary);
+                }
+            }
+            filter.cursor = page.next;
+            if items.len() == limit || filter.cursor.is_none() {
+                break;
+            }
+        }
+        Ok(Page { items, next: filter.cursor })
+    }
+
+    /// Whether a session's context is in the state that the filter asks for, if any.
+    pub async fn is_in_context_state(
+        self,
+        scope: &Scope,
+        summary: &Summary,
+        filter: &ListFilter,
+    ) -> Result<bool> {
+        match filter.context {
+            None => Ok(true),
+            wanted => Ok(self.context_state(scope, summary).await? == wanted),
+        }
+    }
+
+    /// What the latest compaction on a session's path did to its context. `None` if the context is the whole path, or if
+    /// the session was erased in the meantime.
+    pub async fn context_state(self, scope: &Scope, summary: &Summary) -> Result<Option<ContextState>> {
+        if summary.compactions == 0 && summary.inherited == 0 {
+            return Ok(None);
+        }
+        let slice = match self.engine.store.read_path(scope, &summary.id, None, Until::ContextStart).await {
+            Err(StoreError::NoSession { .. }) => return Ok(None),
+            slice => slice?,
+        };
+        Ok(slice.entries.iter().rev().find_map(|entry| match &entry.body {
+            Body::Compaction(compaction) => Some(ContextState::of(compaction.strategy)),
+            _ => None,
+        }))
     }
 
     /// The first sessions of a list, up to the filter's limit, even if they are many pages apart.
     pub async fn first_listed(self, scope: &Scope, mut filter: ListFilter) -> Result<Vec<Summary>> {
         let (wanted, mut found) = (filter.limit, Vec::new());
         for _ in 0..LIST_PAGES_MAX {
-            let page = self.engine.store.list(scope, &filter).await?;
+            let page = self.list(scope, &filter).await?;
             found.extend(page.items);
             filter.limit = wanted.saturating_sub(found.len());
             filter.cursor = page.next;
@@ -231,7 +281,20 @@ pub(crate) fn check_role(scope: &Scope, summary: &Summary, needed: Right) -> Res
     }
 }
 
-/// Parse the state filter of a session list.
+/// Parse the state filter of a session list: a state of the session, or of its context.
+pub fn parse_state_filter(name: &str) -> Result<(Option<SessionState>, Option<ContextState>)> {
+    match (SessionState::from_name(name), ContextState::from_name(name)) {
+        (None, None) => Err(EngineError::Invalid {
+            what: "the state",
+            why: format!(
+                "{name:?} is not one of created, active, closed, archived, compacted, trimmed, pruned"
+            ),
+        }),
+        states => Ok(states),
+    }
+}
+
+/// Parse a state of a session.
 pub fn parse_state(name: &str) -> Result<SessionState> {
     SessionState::from_name(name).ok_or_else(|| EngineError::Invalid {
         what: "the state",

@@ -2,14 +2,11 @@
 //! An operation that depends on the session's state appends at the head that it read, and retries on a conflict.
 
 use sapwood_core::content::BlobRef;
-use sapwood_core::entry::{ArtifactPut, ArtifactUse, Body, BranchSummary, Details, Draft, Label, LeafMoved};
-use sapwood_core::port::hook::HookName;
+use sapwood_core::entry::{ArtifactPut, ArtifactUse, Body, Draft, Label, LeafMoved};
 use sapwood_core::port::store::{Append, Appended, Expect, hash_request};
 use sapwood_core::trim::plan_trim;
 use sapwood_core::{EntryId, Right, Scope, Seq, SessionId};
-use serde_json::json;
 
-use crate::hook::{EventLocation, HookDecision, text_of};
 use crate::log::edit;
 use crate::sessions::checked_text;
 use crate::{EngineError, Result, service};
@@ -66,51 +63,6 @@ impl Edits<'_> {
             self.engine.store.put_blob(scope, bytes).await?;
         }
         Ok(())
-    }
-
-    /// Move the leaf to an entry. A summary of the abandoned branch, if given, becomes the new leaf.
-    pub async fn branch(
-        self,
-        scope: &Scope,
-        session: &SessionId,
-        to: EntryId,
-        summary: Option<String>,
-    ) -> Result<Appended> {
-        if summary.as_ref().is_some_and(|summary| summary.trim().is_empty()) {
-            return Err(EngineError::Invalid { what: "the summary", why: "it is empty".to_owned() });
-        }
-        let about = || json!({"to": to, "summary": summary});
-        let asked = self
-            .engine
-            .hooks()
-            .ask(HookName::BeforeBranch, EventLocation::new(scope, session), about)
-            .await?;
-        let from_hook = matches!(asked, HookDecision::Changed(_));
-        let summary = match asked {
-            HookDecision::Changed(data) => text_of(&data, "summary"),
-            HookDecision::Continue | HookDecision::Supplied { .. } => summary,
-        };
-        let branched = self.engine.log().decide(scope, session, "branch", |engine, current| {
-            let summary = summary.clone();
-            async move {
-                let old_leaf = match current.head.leaf {
-                    Some(leaf) if summary.is_some() => {
-                        Some(engine.store.read_entry(scope, session, leaf).await?.meta.id)
-                    }
-                    _ => None,
-                };
-                let moved = Body::LeafMoved(LeafMoved { to: Some(to) });
-                let branch_summary = summary.map(|summary| {
-                    let details = Details::default();
-                    Body::BranchSummary(BranchSummary { summary, from: old_leaf, details, from_hook })
-                });
-                Ok(std::iter::once(moved).chain(branch_summary).collect())
-            }
-        });
-        let branched = branched.await?;
-        let data = || json!({"to": to, "seq": branched.head.seq});
-        self.engine.hooks().fire(HookName::AfterBranch, scope, session, None, data).await;
-        Ok(branched)
     }
 
     /// Remove all messages so far from the context; the next message is a new root.

@@ -5,7 +5,9 @@ use sapwood_core::compact::OptionError;
 use sapwood_core::entry::codec::CodecError;
 use sapwood_core::flow::Mistake;
 use sapwood_core::id::{IdError, TurnId};
+use sapwood_core::model_choice::ModelOrigin;
 use sapwood_core::port::hook::HookName;
+use sapwood_core::port::model::ModelError;
 use sapwood_core::port::skill::SkillError;
 use sapwood_core::port::summariser::SummariserError;
 use sapwood_core::port::tool::ToolError;
@@ -152,6 +154,9 @@ pub enum EngineError {
         "model {model} is not allowed: it reads a local file that neither the operator nor the local command line named"
     )]
     ModelNotAllowed { model: String },
+    /// The model that would answer cannot be called here. Nothing was written, compacted or sent.
+    #[error("{source} ({origin})")]
+    ModelUnavailable { origin: ModelOrigin, source: ModelError },
     /// Only Sapwood creates ids with this prefix.
     #[error("session id {id} is reserved: only Sapwood creates ids that begin with {prefix}")]
     ReservedId { id: SessionId, prefix: &'static str },
@@ -214,6 +219,7 @@ impl EngineError {
             EngineError::FlowImported { .. } => "flow.imported",
             EngineError::NotConfigured { .. } => "session.not_configured",
             EngineError::ModelNotAllowed { .. } => "model.not_allowed",
+            EngineError::ModelUnavailable { source, .. } => source.code(),
             EngineError::ReservedId { .. } => "session.reserved_id",
             EngineError::TriggerImported { .. } => "trigger.imported",
             EngineError::TriggerTarget { .. } => "trigger.target_denied",

@@ -9,7 +9,7 @@
 //! | [`Engine::turns`] | [`turn`] | send input, run and resume turns |
 //! | [`Engine::turn_control`] | [`turn`] | cancel, steer, answer and show turns from any process |
 //! | [`Engine::approvals`] | [`turn`] | list questions of all sessions, escalate and expire them, answer links |
-//! | [`Engine::edits`] | [`edits`] | inject messages, branch, label, trim, name artifacts |
+//! | [`Engine::edits`] | [`edits`], [`branch`] | inject messages, branch, label, trim, name artifacts |
 //! | [`Engine::inputs`] | [`inputs`] | add inputs and read their text |
 //! | [`Engine::views`] | [`views`], [`export`] | context, tree, feed, ledger, usage, exports |
 //! | [`Engine::directory`] | [`directory`] | find, list and search sessions; the audit log |
@@ -30,6 +30,7 @@
 
 mod backends;
 pub mod blob;
+pub mod branch;
 pub mod compact;
 pub mod config_changes;
 pub mod configuration;
@@ -53,6 +54,7 @@ mod lease;
 pub mod log;
 pub mod memory;
 pub mod migrate;
+mod model_chain;
 pub mod pressure;
 mod session_defaults;
 pub mod sessions;

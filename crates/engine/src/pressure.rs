@@ -3,18 +3,17 @@
 
 use std::sync::Arc;
 
-use sapwood_core::agent::Agent;
-use sapwood_core::compact::{CompactOptions, Detail, Method};
+use sapwood_core::compact::{CompactOptions, Detail, Method, Snap, find_cut, maskable_tokens};
 use sapwood_core::entry::{Body, Draft, Trigger};
 use sapwood_core::port::store::{Append, Until};
 use sapwood_core::port::summariser::{CompactHook, Summariser};
 use sapwood_core::pressure::{Level, Moment, Pressure, PressureAction, Thresholds};
 use sapwood_core::project::context::Context;
-use sapwood_core::tokens::{Count, count_in_use};
+use sapwood_core::tokens::{Count, count_in_use, count_messages};
 use sapwood_core::{Scope, SessionId, TurnId};
 
-use crate::backends::Backends;
 use crate::compact::{Compacted, Compacting, Compactions, Writing};
+use crate::model_chain::budget_tokens;
 use crate::summarise::ModelSummariser;
 use crate::{EngineError, Result};
 
@@ -24,15 +23,14 @@ const TIGHT_OUTPUT_CHARS: u32 = 8_000;
 const TIGHT_RECENT_DIVISOR: u64 = 4;
 const TIGHT_LIMIT_DIVISOR: u64 = 2;
 
-/// Assumed output tokens of an answer if neither the agent nor the model sets a limit.
-const ANSWER_TOKENS_ASSUMED: u64 = 8_192;
-
 /// Parameters for measuring a session's context and for compacting it.
 #[derive(Clone, Default)]
 pub struct PressureOptions {
-    /// The model's window minus the tokens reserved for its answer. If `None`, the window is unknown and nothing is
-    /// compacted.
+    /// The number of tokens that the context may have: see
+    /// [`ContextLimits`](sapwood_core::pressure::ContextLimits). If `None`, nothing is compacted.
     pub budget_tokens: Option<u64>,
+    /// The model that answers next, whose tokenizer counts. If `None`, the context's model counts.
+    pub model: Option<String>,
     pub thresholds: Thresholds,
     /// The tools' schemas, as sent to the model.
     pub tools: String,
@@ -41,7 +39,7 @@ pub struct PressureOptions {
     pub hook: Option<Arc<dyn CompactHook>>,
     pub fence: Option<u64>,
     pub turn: Option<TurnId>,
-    /// The level at the previous measurement.
+    /// The latest recorded level. Only a different level is recorded; `None` means green.
     pub last_level: Option<Level>,
     /// With [`Writing::DryRun`] nothing is appended: the caller takes the compaction and the note from
     /// [`ReliefReport`] and appends them itself.
@@ -68,7 +66,7 @@ pub struct ReliefReport {
     /// Before any compaction; `None` if the window is unknown.
     pub pressure: Option<Pressure>,
     pub compacted: Option<Compacted>,
-    /// The note for followers, if the current or previous level is above green.
+    /// The entry that records the level, if the level has changed.
     pub note: Option<Body>,
     /// Whether to warn the user that the context is nearly full.
     pub warns: bool,
@@ -82,12 +80,22 @@ impl Compactions<'_> {
         session: &SessionId,
         pressure_options: &PressureOptions,
     ) -> Result<Option<Pressure>> {
+        Ok(self.measure(scope, session, pressure_options).await?.map(|(_, pressure)| pressure))
+    }
+
+    /// Measure the pressure of a session, and return the context that was measured.
+    async fn measure(
+        self,
+        scope: &Scope,
+        session: &SessionId,
+        options: &PressureOptions,
+    ) -> Result<Option<(Context, Pressure)>> {
         let slice = self.engine.configuration().read_path(scope, session, None, Until::ContextStart).await?;
         let context = self.engine.grafts().context_with_grafts(scope, slice).await?;
-        let counter = self.engine.tokens.counter(context.model.as_deref());
-        let tools = counter.text(&pressure_options.tools);
-        let used = count_in_use(&context, tools, &counter);
-        Ok(Pressure::measure(used, pressure_options.budget_tokens, pressure_options.thresholds))
+        let counter = self.engine.tokens.counter(options.model.as_deref().or(context.model.as_deref()));
+        let used = count_in_use(&context, counter.text(&options.tools), &counter);
+        let pressure = Pressure::measure(used, options.budget_tokens, options.thresholds);
+        Ok(pressure.map(|pressure| (context, pressure)))
     }
 
     pub fn count_context(self, context: &Context) -> ContextTokens {
@@ -98,7 +106,7 @@ impl Compactions<'_> {
         }
     }
 
-    /// Measure the pressure, report it to followers unless it stayed green, and compact if needed.
+    /// Measure the pressure, record a change of level, and compact if needed.
     pub async fn relieve(
         self,
         scope: &Scope,
@@ -106,19 +114,18 @@ impl Compactions<'_> {
         moment: Moment,
         pressure_options: &PressureOptions,
     ) -> Result<ReliefReport> {
-        let Some(pressure) = self.pressure(scope, session, pressure_options).await? else {
+        let Some((context, pressure)) = self.measure(scope, session, pressure_options).await? else {
             return Ok(ReliefReport { pressure: None, compacted: None, note: None, warns: false });
         };
-        let before = pressure_options.last_level.unwrap_or(Level::Green);
-        // Green is the normal level and only reported after a higher level.
-        let note = (pressure.level.max(before) > Level::Green).then(|| pressure.to_body());
+        let before = pressure_options.last_level.unwrap_or_default();
+        let note = (pressure.level != before).then(|| pressure.to_body(before));
         if let Some(note) = note.clone().filter(|_| pressure_options.writing == Writing::Write) {
             self.append_note(scope, session, note, pressure_options).await?;
         }
         let relief = pressure.action_at(moment);
         let compacted = match relief {
             PressureAction::Nothing => None,
-            PressureAction::Mask => Some(mask_options()),
+            PressureAction::Mask => Some(self.cheap_options(&context, &pressure, pressure_options)),
             PressureAction::Summarise | PressureAction::SummariseAndWarn => {
                 Some(tight_options(&pressure, pressure_options))
             }
@@ -132,6 +139,29 @@ impl Compactions<'_> {
         };
         let warns = relief == PressureAction::SummariseAndWarn;
         Ok(ReliefReport { pressure: Some(pressure), compacted, note, warns })
+    }
+
+    /// The options of a compaction without a model: mask old tool output if that ends the pressure, and otherwise
+    /// shorten the oldest half of the messages to a line each.
+    fn cheap_options(
+        self,
+        context: &Context,
+        pressure: &Pressure,
+        options: &PressureOptions,
+    ) -> CompactOptions {
+        let counter = self.engine.tokens.counter(options.model.as_deref().or(context.model.as_deref()));
+        let mask = CompactOptions { compact_strategy: Method::ObservationMask, ..CompactOptions::default() };
+        let cut = find_cut(context, mask.keep(), Snap::ToUser, &counter);
+        let masked = cut.map_or(0, |cut| maskable_tokens(&context.messages[cut.start..cut.cut], &counter));
+        if pressure.used_tokens.saturating_sub(masked) < pressure.yellow_tokens(options.thresholds) {
+            return mask;
+        }
+        let tokens = count_messages(&context.messages[context.summaries()..], &counter);
+        CompactOptions {
+            keep_recent_tokens: Some(tokens / 2),
+            compact_strategy: Method::Truncate,
+            ..CompactOptions::default()
+        }
     }
 
     /// Compact the context to about half its size after the provider rejected it as too large. If the result has no
@@ -202,31 +232,25 @@ impl Compactions<'_> {
     ) -> Result<ModelSummariser> {
         let backends = self.engine.backends()?;
         if let Some(model) = model {
-            self.engine.configuration().check_model(&model)?;
-            return Ok(ModelSummariser::new(backends.model, model));
+            let name = self.engine.configuration().callable_model(&model)?;
+            return Ok(ModelSummariser::new(backends.model, name));
         }
-        let (_, chain) = self.engine.configuration().agent_and_chain(scope, session, &backends).await?;
-        let model = chain.first().map_or(backends.default_model.clone(), |link| link.model.clone());
-        Ok(ModelSummariser::new(backends.model, model))
+        let (_, chain) = self.engine.configuration().agent_and_chain(scope, session).await?;
+        Ok(ModelSummariser::new(backends.model, chain.first()))
     }
 
-    /// The pressure for the model that would answer next, not counting the tools' schemas.
+    /// The pressure for the model that answers next, not counting the tools' schemas. The model counts even if it
+    /// cannot be called here, as in an imported session whose provider has no key.
     pub async fn pressure_of(self, scope: &Scope, session: &SessionId) -> Result<Option<Pressure>> {
         let backends = self.engine.backends()?;
-        let (agent, chain) =
-            match self.engine.configuration().agent_and_chain(scope, session, &backends).await {
-                Err(EngineError::ModelNotAllowed { .. }) => return Ok(None),
-                found => found?,
-            };
-        let budget_tokens = chain.first().and_then(|link| budget_tokens(&backends, &agent, &link.model));
+        let next = self.engine.configuration().next_model(scope, session, &backends).await?;
+        let (agent, Some(model)) = (next.agent, next.model) else { return Ok(None) };
+        let budget_tokens = budget_tokens(&backends, &agent, &model, next.token_budget);
         let thresholds = agent.pressure.unwrap_or(self.engine.config.thresholds);
-        let options = PressureOptions { budget_tokens, thresholds, ..PressureOptions::default() };
+        let model = Some(model);
+        let options = PressureOptions { budget_tokens, thresholds, model, ..PressureOptions::default() };
         self.pressure(scope, session, &options).await
     }
-}
-
-fn mask_options() -> CompactOptions {
-    CompactOptions { compact_strategy: Method::ObservationMask, ..CompactOptions::default() }
 }
 
 fn tight_options(pressure: &Pressure, pressure_options: &PressureOptions) -> CompactOptions {
@@ -241,12 +265,4 @@ fn tight_options(pressure: &Pressure, pressure_options: &PressureOptions) -> Com
         detail: Detail::WithoutLowValue,
         ..CompactOptions::default()
     }
-}
-
-pub(crate) fn budget_tokens(backends: &Backends, agent: &Agent, model: &str) -> Option<u64> {
-    let facts = backends.model.facts(model);
-    let window = facts.window_tokens?;
-    let output_max = agent.max_tokens.map(u64::from).or(facts.output_tokens_max);
-    let answer = output_max.unwrap_or(ANSWER_TOKENS_ASSUMED).min(window / 4);
-    Some(window - answer)
 }

@@ -18,6 +18,7 @@ mod all {
     mod memory_crossing;
     mod own;
     mod parallel;
+    mod pressure;
     mod sabotage;
     mod simulate;
     mod skills;

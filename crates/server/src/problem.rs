@@ -140,18 +140,20 @@ pub fn status_of(code: &str) -> StatusCode {
         | "agent.mismatch"
         | "store.format"
         | "session.not_configured"
+        | "compact.not_smaller"
         | "budget_exceeded" => StatusCode::CONFLICT,
         "address.ambiguous"
         | "entry.misplaced"
         | "session.reserved_id"
         | "agent.invalid"
         | "flow.invalid"
+        | "model.unknown"
         | "workflow.invalid"
         | "workflow.version"
         | "tool.unknown"
         | "tool.invalid" => StatusCode::BAD_REQUEST,
         "store.busy" | "store.unreachable" | "store.untrusted" | "store.locked" | "store.read_only"
-        | "model.none" | "approval.no_links" | "compact.no_model" | "tool.no_directory"
+        | "model.none" | "model.no_key" | "approval.no_links" | "compact.no_model" | "tool.no_directory"
         | "server.stopping" | "server.busy" | "server.full" => StatusCode::SERVICE_UNAVAILABLE,
         "store.disk_full" => StatusCode::INSUFFICIENT_STORAGE,
         "compact.failed" | "tool.server" => StatusCode::BAD_GATEWAY,
@@ -184,6 +186,10 @@ impl From<sapwood::Error> for Problem {
             // Clients must not learn who owns the session.
             sapwood::Error::TriggerTaken { .. } => {
                 Self::new(error.code(), "the trigger's session belongs to another user")
+            }
+            sapwood::Error::ModelUnavailable { .. } => {
+                let hint = "choose another model: PATCH the session with `model`, or name one in the request";
+                Self::new(error.code(), format!("{error}; {hint}"))
             }
             _ => Self::new(error.code(), error.to_string()),
         }

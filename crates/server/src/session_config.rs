@@ -78,8 +78,8 @@ pub fn change_of(patch: &wire::SessionPatch) -> Result<Option<ConfigChange>> {
 }
 
 fn nano_usd(dollars: f64) -> Result<u64> {
-    if !(dollars > 0.0 && dollars < 1e9) {
-        return Err(Problem::invalid("budget_usd must be a positive amount"));
+    if !(dollars > 0.0 && dollars <= 1e6) {
+        return Err(Problem::invalid("budget_usd must be more than 0 and at most 1000000"));
     }
     Ok((dollars * 1e9).round() as u64)
 }

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use lz4_flex::block;
-use sapwood_core::entry::codec;
+use sapwood_core::entry::{codec, encode_in};
 use sapwood_core::port::store::{BODY_BYTES_MAX, Result};
 use sapwood_core::{Body, Draft, Kind, StoreError};
 
@@ -59,7 +59,7 @@ pub(crate) fn pack_body(body: &Body) -> Result<Packed> {
 
 /// Like [`pack_body`], in a format version that may be older. Also returns the kind of the row.
 pub(crate) fn pack_body_in(version: u32, body: &Body) -> Result<(Kind, Packed)> {
-    let (kind, json) = codec::encode_in(version, body);
+    let (kind, json) = encode_in(version, body);
     Ok((kind, pack(checked(json)?)))
 }
 

@@ -13,6 +13,7 @@ export type ItemStyle =
   | "compaction"
   | "note"
   | "event"
+  | "warning"
   | "error";
 
 export function styleOf(item: FeedItem): ItemStyle | null {
@@ -33,8 +34,9 @@ export function styleOf(item: FeedItem): ItemStyle | null {
       return "note";
     case "turn_ended":
       return item.type === "error" ? "error" : "event";
+    case "pressure_changed":
+      return isRed(item) ? "warning" : "event";
     case "custom_info":
-      return item.type === "pressure" ? "event" : null;
     case "turn_started":
     case "approval_answered":
       return null;
@@ -43,7 +45,12 @@ export function styleOf(item: FeedItem): ItemStyle | null {
   }
 }
 
-/** The label and the text of a note, an event or an error. */
+/** Whether a change of context pressure needs a warning: the context is nearly full. */
+function isRed({ text }: FeedItem): boolean {
+  return text.startsWith("red:");
+}
+
+/** The label and the text of a note, an event, a warning or an error. */
 export function lineOf({ body, label, text }: FeedItem): [string, string] {
   switch (body?.type) {
     case "system_note":
@@ -71,6 +78,10 @@ export function lineOf({ body, label, text }: FeedItem): [string, string] {
       const reason = [body.code, body.message].filter(Boolean).join(": ");
       return [body.outcome === "limited" ? "turn stopped at a limit" : "turn failed", reason];
     }
+    case "pressure_changed":
+      return text.startsWith("red:")
+        ? ["the context is nearly full", `older messages are replaced with a summary (${text})`]
+        : [label, text];
     default:
       return [label, text];
   }

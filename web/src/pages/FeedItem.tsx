@@ -66,6 +66,14 @@ function Content({ item, session }: { item: Item; session: string }) {
           <strong>{label}</strong> <bdi>{cleanLine(text, 1_000)}</bdi>
         </p>
       );
+    case "warning":
+      return (
+        <p className="event-line warn" role="alert">
+          <Icon name="eye" />
+          <strong>{label}</strong> <bdi>{cleanLine(text, 1_000)}</bdi>
+          <Seq item={item} session={session} />
+        </p>
+      );
     default:
       return (
         <p className="event-line">

@@ -16,7 +16,7 @@ export function FilterBar({ filters, onChange }: Props) {
     <div className="filters" role="group" aria-label="Filters">
       <select aria-label="State" value={filters.state ?? ""} onChange={set("state")}>
         <option value="">any state</option>
-        {["created", "active", "closed", "archived"].map((state) => (
+        {["created", "active", "closed", "archived", "compacted", "trimmed", "pruned"].map((state) => (
           <option key={state}>{state}</option>
         ))}
       </select>

@@ -24,6 +24,15 @@ test("every item of the real feed is drawn", () => {
   assert.deepEqual(lines, EXPECTED);
 });
 
+test("a context that is nearly full is drawn as a warning", () => {
+  const item = feed.items.find((item) => item.type === "pressure") as FeedItem;
+  const red = { ...item, text: "red: 95 of 100 tokens, 95 %" };
+  assert.equal(styleOf(red), "warning");
+  const html = renderToStaticMarkup(<FeedItemView item={red} session="stones" isMarked={false} />);
+  assert.match(html, /role="alert"/);
+  assert.match(textOf(red), /the context is nearly full .*95 of 100 tokens/);
+});
+
 test("items on another branch are known", () => {
   const seqs = new Set(shown.filter((item) => feed.off_path.includes(item.seq)).map((item) => item.seq));
   assert.deepEqual([...seqs], [10, 18]);
@@ -75,6 +84,7 @@ const EXPECTED = [
   "27 compaction: compacted 900 → 200 tokens · llm, pressure",
   "28 compaction: trimmed trim, manual",
   "30 event: pressure orange: 80 of 100 tokens, 80 %",
+  "31 event: improvement the roles review the run",
   "34 queued: queued pending And the sand?",
   "35 event: cancel requested",
   "36 event: turn cancelled",
@@ -85,4 +95,9 @@ const EXPECTED = [
   "42 event: archived",
   "43 event: active",
   "45 approval: Approval requested May I write map.txt ? Approve Deny",
+  "46 event: session started /work/stones",
+  "47 event: context changed working directory: /work/stones active file: map.md selection: map.md:3-9 git ref: main region = south",
+  "48 event: limits changed at most 100 turns, 50000 tokens in the context, 1.5 USD",
+  "51 event: hook guard (before_send) refused: not today",
+  "52 event: trigger firing 3 was skipped: the previous one still runs",
 ];

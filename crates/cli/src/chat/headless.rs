@@ -4,7 +4,9 @@
 
 use std::io::Write;
 
+use sapwood::core::Kind;
 use sapwood::core::entry::Body;
+use sapwood::core::pressure::Pressure;
 use sapwood::core::project::event::Event;
 use sapwood::engine::turn::{Running, TurnReport};
 use sapwood::engine::{SessionEvent, Subscription};
@@ -58,6 +60,15 @@ pub async fn follow(
     Ok(report)
 }
 
+/// The warning that an entry contains for the user.
+fn warning_of(event: &SessionEvent) -> Option<String> {
+    let SessionEvent::Entry(record) = event else { return None };
+    // Decode only the entries that can contain a warning.
+    let is_pressure = record.meta.kind == Kind::PressureChanged;
+    let body = is_pressure.then(|| record.decode().ok()).flatten()?;
+    Pressure::of_body(&body)?.warning()
+}
+
 async fn cancel(handle: &SessionHandle) -> Result<()> {
     match handle.engine.turn_control().cancel(&handle.scope, &handle.session).await {
         Err(sapwood::Error::NoTurn { .. }) => Ok(()),
@@ -66,6 +77,9 @@ async fn cancel(handle: &SessionHandle) -> Result<()> {
 }
 
 fn print_event(handle: &SessionHandle, event: &SessionEvent, show: TurnOutput, out: &mut Out) -> Result<()> {
+    if let Some(warning) = warning_of(event) {
+        note(out.format, &format!("warning: {warning}"));
+    }
     if show != TurnOutput::Events {
         if let (TurnOutput::Answer, SessionEvent::Entry(record)) = (show, event)
             && let Ok(Body::Round(round)) = record.decode()

@@ -310,7 +310,7 @@ impl<'a> Chat<'a> {
     async fn print_header(&mut self) -> Result<()> {
         let model = match &self.session {
             Some(session) => status::model_of(self.app, session).await?,
-            None => self.template.agent.model.clone().unwrap_or_else(|| "demo".to_owned()),
+            None => self.template.agent.model.clone().unwrap_or_else(|| self.app.default_model()),
         };
         let what = match &self.session {
             Some(session) => format!("session {session}"),

@@ -55,10 +55,11 @@ impl SessionTemplate {
     }
 }
 
-/// Set the model for the session's next turns.
-pub async fn change_model(app: &App, session: &SessionId, model: &str) -> Result<()> {
-    let changed = Body::ModelChanged(ModelChanged { model: model.to_owned() });
+/// Set the model for the session's next turns. Fails if the model cannot be called. Returns its full name.
+pub async fn change_model(app: &App, session: &SessionId, model: &str) -> Result<String> {
+    let model = app.engine.configuration().callable_model(model)?;
+    let changed = Body::ModelChanged(ModelChanged { model: model.clone() });
     let options = InjectOptions { audited: Some("settings"), ..InjectOptions::default() };
     app.engine.edits().inject(&app.scope, session, vec![changed], options).await?;
-    Ok(())
+    Ok(model)
 }

@@ -147,11 +147,12 @@ impl Chat<'_> {
     }
 
     async fn change_model(&mut self, name: &str) -> Result<()> {
-        match self.session.clone() {
+        let name = match self.session.clone() {
             Some(session) => pick_session::change_model(self.app, &session, name).await?,
-            None => self.template.agent.model = Some(name.to_owned()),
-        }
-        self.print_line(format!("{GREEN}✓{GREEN:#} now using {}", clean(name)))
+            None => self.app.engine.configuration().callable_model(name)?,
+        };
+        self.template.agent.model = Some(name.clone());
+        self.print_line(format!("{GREEN}✓{GREEN:#} now using {}", clean(&name)))
     }
 
     async fn skill(&mut self, words: &[String]) -> Result<()> {

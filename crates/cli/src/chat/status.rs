@@ -29,17 +29,8 @@ pub async fn after_turn(app: &App, session: &SessionId, report: &TurnReport, too
 
 /// The model for the next turn.
 pub async fn model_of(app: &App, session: &SessionId) -> Result<String> {
-    let summary = app.engine.directory().summary(&app.scope, session).await?;
-    Ok(match summary.model {
-        Some(model) => model,
-        None => app
-            .engine
-            .configuration()
-            .agent_of(&app.scope, session)
-            .await?
-            .model
-            .unwrap_or_else(|| app.default_model()),
-    })
+    let model = app.engine.configuration().next_model_name(&app.scope, session).await?;
+    Ok(model.unwrap_or_else(|| app.default_model()))
 }
 
 fn spent(summary: &Summary) -> Option<String> {

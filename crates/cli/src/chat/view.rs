@@ -8,6 +8,7 @@ use std::time::Instant;
 use sapwood::Part;
 use sapwood::core::content::{ToolCall, joined_text};
 use sapwood::core::entry::{AssistantMessage, Body, Compaction, Round, RoundStatus, ToolResult, UserMessage};
+use sapwood::core::pressure::Pressure;
 use sapwood::engine::{FragmentKind, SessionEvent};
 
 use super::markdown::Markdown;
@@ -180,6 +181,7 @@ impl View {
             FragmentKind::Compacting => self.activity = Activity::Waiting("compacting".to_owned()),
             FragmentKind::OverBudget { text } => self.warn(text),
             FragmentKind::Waiting { .. } => self.activity = Activity::Waiting("waiting for you".to_owned()),
+            // The log has an entry for each level that needs a warning.
             FragmentKind::Pressure { .. } => {}
         }
     }
@@ -196,6 +198,11 @@ impl View {
             Body::UserMessage(message) => self.apply_user_message(message),
             Body::Compaction(compaction) => self.apply_compaction(compaction),
             Body::Round(round) => self.apply_round(round),
+            Body::PressureChanged(_) => {
+                if let Some(warning) = Pressure::of_body(body).and_then(|pressure| pressure.warning()) {
+                    self.warn(&warning);
+                }
+            }
             _ => {}
         }
     }

@@ -1,6 +1,7 @@
 //! `sapwood branch` and `sapwood reset`: move the leaf, which is the parent of the next entry.
 
 use clap::Args;
+use sapwood::engine::branch::LeaveWith;
 
 use super::print_change;
 use crate::app::App;
@@ -11,7 +12,8 @@ use crate::failure::Result;
 #[command(after_help = "\
 Examples:
   sapwood branch @last 12
-  sapwood branch @last 12 --summary \"the cache was not the cause\"")]
+  sapwood branch @last 12 --summary \"the cache was not the cause\"
+  sapwood branch @last 12 --summarize")]
 pub struct BranchArgs {
     /// Session id, unique prefix, or @last
     session: String,
@@ -20,12 +22,26 @@ pub struct BranchArgs {
     /// Summary of the abandoned branch, to add to the context
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     summary: Option<String>,
+    /// Let the model write the summary of the abandoned branch
+    #[arg(long, conflicts_with = "summary")]
+    summarize: bool,
+    /// Model that writes the summary; default: the session's model
+    #[arg(long, value_name = "MODEL", requires = "summarize")]
+    model: Option<String>,
 }
 
 pub async fn run(app: &mut App, args: BranchArgs) -> Result<()> {
     let session = app.session(&args.session).await?;
     let target = app.engine.directory().find_entry(&app.scope, &session, &args.entry).await?.meta;
-    let appended = app.engine.edits().branch(&app.scope, &session, target.id, args.summary).await?;
+    if args.summarize {
+        app.open_backends()?;
+    }
+    let leave = match args.summary {
+        Some(text) => LeaveWith::Text(text),
+        None if args.summarize => LeaveWith::ModelSummary { model: args.model },
+        None => LeaveWith::Nothing,
+    };
+    let appended = app.engine.edits().leave_branch(&app.scope, &session, target.id, leave).await?;
     let leaf = appended.head.leaf.unwrap_or(target.seq);
     print_change(app, &appended, &format!("the next message will follow entry {leaf}"))
 }

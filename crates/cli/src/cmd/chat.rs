@@ -104,7 +104,7 @@ fn check_files(files: &[PathBuf]) -> Result<()> {
 fn choose_agent(app: &App, args: &ChatArgs) -> Result<Agent> {
     let mut agent = app.paths.agents().choose(args.agent.as_deref(), &app.paths.config)?;
     if let Some(model) = &args.model {
-        agent.model = Some(model.clone());
+        agent.model = Some(app.engine.configuration().callable_model(model)?);
     }
     args.start.narrow(agent)
 }
@@ -174,7 +174,7 @@ async fn send_prompt(
             session
         }
         None => {
-            let model = template.agent.model.clone().unwrap_or_default();
+            let model = template.agent.model.clone().unwrap_or_else(|| app.default_model());
             let session = template.start(app).await?;
             note(app.format(), &format!("{model} · session {session}"));
             session

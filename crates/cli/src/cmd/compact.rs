@@ -9,7 +9,7 @@ use sapwood::core::compact::options::parse_method;
 use sapwood::core::compact::{CompactOptions, Method};
 use sapwood::core::entry::Trigger;
 use sapwood::core::port::summariser::Summariser;
-use sapwood::engine::compact::{Compacted, Compacting, Writing};
+use sapwood::engine::compact::{Compacted, Compacting, IfLarger, Writing};
 use serde_json::json;
 
 use crate::app::App;
@@ -23,6 +23,7 @@ use crate::render::{DIM, note, plural};
 Examples:
   sapwood compact @last
   sapwood compact @last --keep-last 6 --dry-run
+  sapwood compact @last --keep-last 2 --force
   sapwood compact @last --compact-strategy llm --model openai/gpt-5")]
 pub struct CompactArgs {
     /// Session id, unique prefix, or @last
@@ -57,6 +58,9 @@ pub struct CompactArgs {
     /// Model that writes the summary for the llm strategy; default: the session's model
     #[arg(long, value_name = "MODEL")]
     model: Option<String>,
+    /// Compact even if the context does not become smaller
+    #[arg(long)]
+    force: bool,
     /// Show what would change, without changing it
     #[arg(long)]
     dry_run: bool,
@@ -68,6 +72,7 @@ pub async fn run(app: &mut App, args: CompactArgs) -> Result<()> {
     let mut how = Compacting::new(options_of(&args)?, Trigger::Manual);
     how.summariser = summariser(app, &session, &how.options, args.model).await?;
     how.writing = if is_dry { Writing::DryRun } else { Writing::Write };
+    how.if_larger = if args.force { IfLarger::Write } else { IfLarger::Refuse };
     let done = app.engine.compaction().compact(&app.scope, &session, how).await?;
     print_compacted(app, &done, is_dry)
 }
@@ -117,6 +122,12 @@ async fn summariser(
 fn print_compacted(app: &mut App, done: &Compacted, is_dry: bool) -> Result<()> {
     if let Some(reason) = &done.cancelled {
         return Err(Failure::new("hook.refused", format!("a hook refused the compaction: {reason}")));
+    }
+    if let Some(larger) = done.larger {
+        let before = done.tokens_before;
+        let message =
+            format!("the session was not compacted: the context would grow from {before} to {larger} tokens");
+        return Err(Failure::new("compact.not_smaller", message));
     }
     if app.out.is_json() {
         let mut line = json!({

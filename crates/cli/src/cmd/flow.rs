@@ -173,8 +173,8 @@ fn load(app: &App, file: &std::path::Path, variables: &[String]) -> Result<Flow>
     let variables = variables.iter().map(|given| pair_of(given)).collect::<Result<_>>()?;
     let mut flow = load_flow_with(file, variables, find_agent).map_err(failed)?;
     // Agents without a model use the configured model, as in other commands.
-    let model = app.default_model();
-    let fill = |agent: &mut Agent| agent.model = agent.model.take().or_else(|| Some(model.clone()));
+    let model = app.paths.config.model.clone();
+    let fill = |agent: &mut Agent| agent.model = agent.model.take().or_else(|| model.clone());
     flow.agents.values_mut().for_each(fill);
     Ok(flow)
 }

@@ -5,8 +5,9 @@ use std::io::Write;
 use clap::Args;
 use sapwood::EntryId;
 use sapwood::core::delegation::Delegation;
-use sapwood::core::entry::Strategy;
+use sapwood::core::pressure::Pressure;
 use sapwood::core::project::context::Context;
+use sapwood::core::project::context_state::ContextState;
 use sapwood::core::project::summary::Summary;
 use serde::Serialize;
 
@@ -29,17 +30,24 @@ pub async fn run(app: &mut App, args: InfoArgs) -> Result<()> {
     let session = app.session_to_read(&args.session).await?;
     let summary = app.engine.directory().summary(&app.scope, &session).await?;
     // Load the context, which may be long, only if there is a compaction to show.
-    let context = match summary.compactions {
+    let context = match summary.compactions + summary.inherited {
         0 => None,
         _ => state_of(&app.engine.views().context(&app.scope, &session, None).await?),
     };
     let delegated = app.engine.views().delegation(&app.scope, &summary).await?;
-    let shown = Info { summary, context, delegated };
+    // Metadata is shown even if the models are misconfigured.
+    let context_pressure = match app.open_backends() {
+        Ok(()) => app.engine.compaction().pressure_of(&app.scope, &session).await?,
+        Err(_) => None,
+    };
+    let shown = Info { summary, context, delegated, context_pressure };
     if app.out.is_json() {
         return app.out.json(&shown);
     }
     let context = shown.context.map(|state| ("context", format!("{} ({})", state.state, state.strategy)));
-    for (key, value) in facts(&shown.summary, shown.delegated.as_ref()).into_iter().chain(context) {
+    let pressure = shown.context_pressure.map(|pressure| ("pressure", pressure.to_string()));
+    let facts = facts(&shown.summary, shown.delegated.as_ref());
+    for (key, value) in facts.into_iter().chain(context).chain(pressure) {
         writeln!(app.out, "{key}: {}", clean(&value))?;
     }
     Ok(())
@@ -51,29 +59,28 @@ struct Info {
     summary: Summary,
     /// None if the context contains the whole conversation.
     #[serde(skip_serializing_if = "Option::is_none")]
-    context: Option<ContextState>,
+    context: Option<ContextInfo>,
     /// The session and turn that delegated this session's task.
     #[serde(skip_serializing_if = "Option::is_none")]
     delegated: Option<Delegation>,
+    /// None if neither the model's window nor a token budget is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    context_pressure: Option<Pressure>,
 }
 
 /// The compaction that makes the context shorter than the conversation.
 #[derive(Serialize)]
-struct ContextState {
+struct ContextInfo {
     state: &'static str,
     strategy: &'static str,
     entry: EntryId,
 }
 
-fn state_of(context: &Context) -> Option<ContextState> {
+fn state_of(context: &Context) -> Option<ContextInfo> {
     let compaction = context.compaction.as_ref()?;
     let strategy = compaction.body.strategy;
-    let state = match strategy {
-        Strategy::Prune => "pruned",
-        Strategy::Trim => "trimmed",
-        _ => "compacted",
-    };
-    Some(ContextState { state, strategy: strategy.as_str(), entry: compaction.id })
+    let state = ContextState::of(strategy).as_str();
+    Some(ContextInfo { state, strategy: strategy.as_str(), entry: compaction.id })
 }
 
 fn facts(summary: &Summary, delegated: Option<&Delegation>) -> Vec<(&'static str, String)> {

@@ -6,7 +6,7 @@ use clap::Args;
 use sapwood::core::port::clock::Clock;
 use sapwood::core::port::store::{ListFilter, ListOrder, Page};
 use sapwood::core::project::summary::Summary;
-use sapwood::engine::directory::parse_state;
+use sapwood::engine::directory::parse_state_filter;
 use serde::Serialize;
 
 use super::share::member;
@@ -29,12 +29,13 @@ const SHORT_ID_CHARS: usize = 13;
 Examples:
   sapwood ls
   sapwood ls --cwd . --since 7d
-  sapwood ls --state archived --limit 20 --json")]
+  sapwood ls --state archived --limit 20 --json
+  sapwood ls --state pruned")]
 pub struct LsArgs {
     /// List only sessions of this directory
     #[arg(long, value_name = "DIR")]
     cwd: Option<PathBuf>,
-    /// List only sessions in this state: created, active, closed or archived
+    /// List only sessions in this state: created, active, closed, archived, compacted, trimmed or pruned
     #[arg(long, value_name = "STATE")]
     state: Option<String>,
     /// List only sessions of this agent
@@ -73,9 +74,11 @@ struct SessionLine<'a> {
 }
 
 pub async fn run(app: &mut App, args: LsArgs) -> Result<()> {
+    let (state, context) = args.state.as_deref().map(parse_state_filter).transpose()?.unwrap_or_default();
     let mut filter = ListFilter {
         cwd: args.cwd.map(|cwd| super::new::directory(Some(cwd))).transpose()?,
-        state: args.state.as_deref().map(parse_state).transpose()?,
+        state,
+        context,
         agent: args.agent,
         owner: args.owner.as_deref().map(member).transpose()?,
         since: args.since.map(TimeArg::at),

@@ -36,6 +36,7 @@ pub mod lifecycle;
 pub mod ls;
 pub mod memory;
 pub mod migrate;
+pub mod model;
 pub mod new;
 pub mod prune;
 pub mod restore;

@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::Args;
 use sapwood::core::TimestampMs;
 use sapwood::core::port::clock::Clock;
+use sapwood::engine::compact::{PRUNE_KEEP_LAST, Pruning, Writing};
 use sapwood::engine::memory::IdleWindow;
 use sapwood::engine::turn::{ApprovalTask, TakeoverTask};
 use sapwood::engine::{FileModels, SessionDefaults};
@@ -19,7 +20,7 @@ use serde_json::json;
 use crate::agents;
 use crate::answer_links;
 use crate::app::App;
-use crate::config::{OidcSettings, ServerSettings};
+use crate::config::{OidcSettings, PruneSettings, ServerSettings};
 use crate::failure::{Failure, Result};
 use crate::log::Log;
 use crate::render::note;
@@ -70,6 +71,9 @@ pub async fn run(app: &mut App, args: ServeArgs) -> Result<()> {
     let _deadlines = ApprovalTask::start(&app.engine);
     let mut tasks = triggers::start(&app.engine, triggers);
     tasks.push(tokio::spawn(learn_from_idle(app.engine.clone(), idle_ms(app))));
+    tasks.extend(
+        app.paths.config.prune.clone().map(|prune| tokio::spawn(prune_idle(app.engine.clone(), prune))),
+    );
     listening.run(interrupted()).await;
     // Unfinished work is recorded in the logs, and the next server resumes it.
     tasks.into_iter().for_each(|task| task.abort());
@@ -150,6 +154,30 @@ async fn learn_from_idle(engine: Engine, idle_ms: i64) {
             }
         }
         after = before - 1;
+        tokio::time::sleep(IDLE_CHECK_INTERVAL).await;
+    }
+}
+
+/// Prunes inactive sessions while the server runs. The first check covers all sessions, and each later check those that
+/// were last used since the previous one. Several servers may check the same session: a prune that finds nothing to remove
+/// writes nothing.
+async fn prune_idle(engine: Engine, settings: PruneSettings) {
+    let pruning = Pruning {
+        inactive_for_ms: settings.inactive_for,
+        keep_last: settings.keep_last.map_or(PRUNE_KEEP_LAST, |count| count as usize),
+        writing: Writing::Write,
+    };
+    let mut since = TimestampMs(i64::MIN);
+    loop {
+        let checked_until = TimestampMs(SystemClock.now().0 - settings.inactive_for);
+        for tenant in engine.store().list_tenants().await.unwrap_or_default() {
+            match engine.compaction().prune_idle(&tenant, since, pruning).await {
+                Ok(0) => {}
+                Ok(pruned) => tracing::info!(%tenant, pruned, "pruned inactive sessions"),
+                Err(error) => tracing::warn!(%tenant, %error, "failed to prune inactive sessions"),
+            }
+        }
+        since = TimestampMs(checked_until.0 - 1);
         tokio::time::sleep(IDLE_CHECK_INTERVAL).await;
     }
 }

@@ -179,7 +179,7 @@ fn slash_commands_work_on_the_session() {
     terminal.send_line("/fork");
     terminal.wait_for("now in session");
     terminal.send_line("/model unknown/model");
-    terminal.wait_for("now using unknown/model");
+    terminal.wait_for("there is no model unknown/model");
     terminal.send_line("/model demo");
     terminal.wait_for("now using demo");
     terminal.wait_for_prompt();

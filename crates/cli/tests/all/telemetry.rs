@@ -160,12 +160,15 @@ fn a_collector_receives_no_content_of_a_session() {
 #[test]
 fn a_failed_call_is_traced_with_its_code_and_without_its_message() {
     let (world, collector) = (World::new("sqlite"), Collector::open());
+    let (url, provider) = crate::models::provider(401, r#"{"error":{"message":"no such customer"}}"#);
     let mut command = world.command(&["chat", "--model", "anthropic/claude-x", "-p", "hi"]);
-    command.env("OTEL_EXPORTER_OTLP_ENDPOINT", &collector.endpoint).env_remove("ANTHROPIC_API_KEY");
+    command.env("OTEL_EXPORTER_OTLP_ENDPOINT", &collector.endpoint);
+    command.env("ANTHROPIC_BASE_URL", url).env("ANTHROPIC_API_KEY", "canary-key");
     assert_eq!(crate::harness::finish(command).status, Some(1));
+    provider.join().unwrap();
     let bodies = collector.bodies();
-    assert!(has_bytes(&bodies, b"model.no_key") && has_bytes(&bodies, b"chat claude-x"));
-    assert!(!has_bytes(&bodies, b"ANTHROPIC_API_KEY"));
+    assert!(has_bytes(&bodies, b"model.key_refused") && has_bytes(&bodies, b"chat claude-x"));
+    assert!(!has_bytes(&bodies, b"no such customer") && !has_bytes(&bodies, b"canary-key"));
 }
 
 #[test]

@@ -9,6 +9,7 @@ use super::truncate::{joined, opening_of};
 use super::{Archive, Callbacks, Detail};
 use crate::content::joined_text;
 use crate::project::context::Message;
+use crate::tokens::Count;
 
 /// Maximum length of an output that is kept whole, in characters.
 const SHORT_CHARS_MAX: usize = 400;
@@ -57,6 +58,15 @@ pub fn mask(archive: &Archive<'_>, callbacks: &Callbacks) -> Digest {
         story: joined(&newest_of(&archive.past_story(), story_bytes_max.saturating_sub(story.len())), &story),
         turn: joined(&archive.past_turn(), &turn),
     }
+}
+
+/// The number of tokens that masking would free in these messages.
+pub fn maskable_tokens(messages: &[Message], count: &dyn Count) -> u64 {
+    let freed = |message: &Message| {
+        let masked = mask_output(&ToolOutput::of(message)?, &Callbacks::default())?;
+        Some(count.message(message).saturating_sub(count.text(&masked)))
+    };
+    messages.iter().filter_map(freed).sum()
 }
 
 /// Keep the longest suffix of an older story that fits and starts on a new line, after a note on the omitted

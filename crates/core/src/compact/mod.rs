@@ -21,15 +21,16 @@ mod truncate;
 
 use std::sync::Arc;
 
-pub use mask::{ToolOutput, mask};
+pub use mask::{ToolOutput, mask, maskable_tokens};
 pub use options::{CompactOptions, Detail, Keep, Method, OptionError};
 pub use plan::{Cut, Snap, carried_over, find_cut};
 pub use summary_text::{Digest, with_standing};
-pub use truncate::{SizeLimit, shrink, truncate};
+pub use truncate::{SizeLimit, shrink, shrink_story, truncate};
 
 use crate::entry::{Compaction, Details, Shortened, Strategy, Trigger};
 use crate::id::EntryId;
 use crate::project::context::{Context, LatestCompaction, Message};
+use crate::summary_frame::frame_summary;
 use crate::tokens::{Count, count_messages};
 
 /// The messages that leave the context, with the results of earlier compactions.
@@ -168,7 +169,7 @@ pub fn preview(context: &Context, cut: Cut, id: EntryId, compaction: &Compaction
     let mut messages = Vec::with_capacity(context.messages.len() - cut.cut + 1);
     messages.extend(compaction.summary.as_ref().map(|summary| Message {
         role: crate::project::context::Role::User,
-        parts: vec![crate::Part::text(summary.clone())],
+        parts: vec![crate::Part::text(frame_summary(summary))],
         entry: Some((crate::Seq::ZERO, id)),
         answers: None,
     }));

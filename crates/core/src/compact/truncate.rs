@@ -55,6 +55,15 @@ pub fn shrink(digest: Digest, bytes_max: usize) -> Digest {
     Digest { opening, story, turn }
 }
 
+/// Shrink a digest to at most `bytes_max` bytes besides its opening, which is quoted verbatim. The turn is kept first.
+pub fn shrink_story(digest: Digest, bytes_max: usize) -> Digest {
+    let opening = digest.opening.clone();
+    if bytes_max == 0 {
+        return Digest { opening, ..Digest::default() };
+    }
+    Digest { opening, ..shrink(Digest { opening: String::new(), ..digest }, bytes_max) }
+}
+
 /// The first messages verbatim, or as an earlier compaction kept them.
 pub fn opening_of(archive: &Archive<'_>) -> String {
     if archive.opening.is_empty() {

@@ -6,7 +6,7 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::value::RawValue;
 
-use super::upcast::{LOG_VERSION, differs, encode_in_version_2, upcast};
+use super::upcast::{LOG_VERSION, differs, upcast};
 use super::{Body, Kind};
 use crate::content::Part;
 
@@ -43,15 +43,6 @@ pub fn encode(body: &Body) -> Vec<u8> {
         out[fields_start] = b',';
     }
     out
-}
-
-/// Encode a body in a format version that stores write: the current one or the one before. Returns the kind under which
-/// that version stores it.
-pub fn encode_in(version: u32, body: &Body) -> (Kind, Vec<u8>) {
-    match version {
-        LOG_VERSION.. => (body.kind(), encode(body)),
-        _ => encode_in_version_2(body),
-    }
 }
 
 /// Initial buffer capacity, enough for most bodies.

@@ -6,6 +6,7 @@
 
 pub mod codec;
 mod configuration;
+mod downcast;
 mod engine_records;
 pub mod jsonl;
 mod message;
@@ -16,6 +17,7 @@ mod turn;
 mod upcast;
 
 pub use configuration::{ConfigSource, Configured, ContextSet, LimitsChanged, Selection, SessionContext};
+pub use downcast::encode_in;
 pub use engine_records::{
     EngineRecord, FlowAssigned, FlowEvent, HookRan, MemoryLearned, PressureChanged, TriggerEvent, TurnTerms,
     UsageReported,

@@ -190,4 +190,15 @@ pub struct BranchSummary {
     /// Whether a hook supplied the summary.
     #[serde(default, skip_serializing_if = "is_false")]
     pub from_hook: bool,
+    /// Usage of the model that wrote the summary, if any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub written_by: Option<WrittenBy>,
+}
+
+impl BranchSummary {
+    /// A summary without details that no model wrote.
+    pub fn new(summary: impl Into<String>) -> Self {
+        let (summary, details) = (summary.into(), Details::default());
+        Self { summary, from: None, details, from_hook: false, written_by: None }
+    }
 }

@@ -1,10 +1,9 @@
-//! Converts bodies between format versions. Older bodies are upgraded when they are read; nothing on disk is
-//! rewritten. A store that servers of the previous version still use is written in the previous version.
+//! Upgrades bodies of older format versions when they are read. Nothing on disk is rewritten.
 
 use serde_json::{Value, json};
 
-use super::engine_records::{as_custom_info, kind_of_custom_type};
-use super::{Body, Kind, Round, RoundStatus};
+use super::Kind;
+use super::engine_records::kind_of_custom_type;
 
 /// The current format version. History: docs/spec/log-format.md.
 pub const LOG_VERSION: u32 = 3;
@@ -62,30 +61,4 @@ fn rename_status(body: &mut Value) {
         _ => return,
     };
     *status = renamed.into();
-}
-
-/// Encode a body as version 2 stores it, and return its kind there. A round's status loses what version 2 cannot say.
-pub(super) fn encode_in_version_2(body: &Body) -> (Kind, Vec<u8>) {
-    if let Some((custom_type, data)) = as_custom_info(body) {
-        let info = super::CustomInfo { custom_type: custom_type.to_owned(), data: data.clone() };
-        return (Kind::CustomInfo, super::codec::encode(&info.into()));
-    }
-    let json = super::codec::encode(body);
-    match body {
-        Body::Round(round) => (Kind::Round, with_status_of_version_2(round, json)),
-        _ => (body.kind(), json),
-    }
-}
-
-fn with_status_of_version_2(round: &Round, json: Vec<u8>) -> Vec<u8> {
-    let status = match round.result.as_ref().map(|result| result.status) {
-        None | Some(RoundStatus::Ok | RoundStatus::Interrupted) => return json,
-        Some(RoundStatus::Asked | RoundStatus::Backtracked) => "ok",
-        Some(RoundStatus::Failed) => "error",
-        Some(RoundStatus::Refused) => "malformed",
-        Some(RoundStatus::Cancelled) => "interrupted",
-    };
-    let mut body: Value = serde_json::from_slice(&json).expect("an encoded body is valid JSON");
-    body["result"]["status"] = status.into();
-    serde_json::to_vec(&body).expect("an encoded body is valid JSON")
 }

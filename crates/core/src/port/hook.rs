@@ -329,7 +329,9 @@ impl HookName {
             }
             HookName::BeforeCompact => json!({"trigger": "manual", "archived": 12, "text": "user: Hello"}),
             HookName::AfterCompact => json!({"trigger": "manual", "summary": "They said hello."}),
-            HookName::BeforeBranch => json!({"to": "entry-id", "summary": "The first approach failed."}),
+            HookName::BeforeBranch => {
+                json!({"to": "entry-id", "summary": "The first approach failed.", "text": "user: Try the cache."})
+            }
             HookName::AfterBranch => json!({"to": "entry-id", "seq": 9}),
             HookName::BeforeFork => json!({"fork": "example-fork"}),
             HookName::AfterFork => json!({"fork": "example-fork"}),

@@ -204,6 +204,15 @@ pub trait Model: Send + Sync {
     fn facts(&self, _model: &str) -> ModelFacts {
         ModelFacts::default()
     }
+    /// The name to call the model by: `PROVIDER/NAME`. Accepts dated names and the spellings of other programs, as
+    /// imported sessions contain them. Fails with [`ModelError::Unknown`] if no provider here has the model.
+    fn resolve(&self, model: &str) -> Result<String, ModelError> {
+        Ok(model.to_owned())
+    }
+    /// Check without a network connection that the model can be called: its provider is configured and has a key.
+    fn check(&self, _model: &str) -> Result<(), ModelError> {
+        Ok(())
+    }
     /// The models that are currently available, for selection by a person.
     fn names(&self) -> Vec<String> {
         Vec::new()

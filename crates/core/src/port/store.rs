@@ -17,6 +17,7 @@ use crate::port::memory::Memories;
 pub use crate::port::new_session::NewSession;
 pub use crate::port::page::{PAGE_BYTES, PAGE_ROWS_MAX, Page, bytes_of_page, is_full_page};
 pub use crate::port::store_error::{Result, StoreError};
+use crate::project::context_state::ContextState;
 use crate::project::summary::{Summary, TurnPositions};
 use crate::scope::{Principal, Scope};
 use crate::session_config::{ConfigEntries, SessionConfig};
@@ -176,6 +177,9 @@ pub struct ListFilter {
     pub cwd: Option<String>,
     /// Only sessions in this state.
     pub state: Option<SessionState>,
+    /// Only sessions whose context is in this state. A store checks only that the session can have a compaction; the
+    /// engine reads the path.
+    pub context: Option<ContextState>,
     /// Only sessions of this agent.
     pub agent: Option<String>,
     /// Only sessions of this owner.

@@ -16,6 +16,7 @@ use crate::entry::{
 use crate::id::{EntryId, Seq, TurnId};
 use crate::port::store::PathSlice;
 use crate::settings::Settings;
+use crate::summary_frame::{frame_branch_summary, frame_summary};
 use crate::tokens::{Estimate, count_parts};
 
 /// The result shown to the model for a call without a result.
@@ -25,7 +26,7 @@ pub const INTERRUPTED: &str = "The tool call was interrupted before it returned 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
-    /// A user. Summaries also have this role.
+    /// A user. Summaries also have this role; they are framed, see [`crate::summary_frame`].
     User,
     /// The model.
     Assistant,
@@ -33,6 +34,18 @@ pub enum Role {
     Tool,
     /// The engine or a hook, with a note for the model.
     System,
+}
+
+impl Role {
+    /// The name in JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Role::User => "user",
+            Role::Assistant => "assistant",
+            Role::Tool => "tool",
+            Role::System => "system",
+        }
+    }
 }
 
 /// One message of a context.
@@ -184,6 +197,14 @@ pub fn build_context(slice: PathSlice, open_turn: OpenTurn) -> Context {
     Context { session, ..context_of(settings, messages, start.compaction, reported) }
 }
 
+/// The messages of entries that are not a whole path, such as an abandoned branch. Compactions among them are ignored.
+pub fn messages_of(entries: Vec<Entry>) -> Vec<Message> {
+    let shown = entries.into_iter().filter_map(|entry| message_of(&entry.meta, entry.body));
+    let mut messages = close_pairs(shown.collect());
+    name_results(&mut messages);
+    messages
+}
+
 /// Replace kept results with the shortened texts stored in the compaction.
 fn shorten_results(messages: &mut [Message], compaction: &Compaction) {
     if compaction.shortened.is_empty() {
@@ -250,7 +271,7 @@ fn context_start(entries: &[Entry]) -> ContextStart {
         // (I7).
         Some(id) => entries[..at].iter().position(|entry| entry.meta.id == id).unwrap_or(0),
     };
-    let summary = compaction.summary.as_ref().map(|text| user_text(&entries[at].meta, text.clone()));
+    let summary = compaction.summary.as_ref().map(|text| user_text(&entries[at].meta, frame_summary(text)));
     let latest_compaction = LatestCompaction { id: entries[at].meta.id, body: compaction.clone() };
     ContextStart { first_kept, summary, compaction: Some(latest_compaction) }
 }
@@ -314,7 +335,7 @@ fn message_of(meta: &Meta, body: Body) -> Option<Message> {
         Body::ToolResult(body) => Some(tool_message(meta, body)),
         Body::SystemNote(body) => Some(message(Role::System, meta, vec![Part::text(body.text)])),
         Body::CustomMessage(body) => Some(message(Role::User, meta, without_calls(body.parts))),
-        Body::BranchSummary(body) => Some(user_text(meta, body.summary)),
+        Body::BranchSummary(body) => Some(user_text(meta, frame_branch_summary(&body.summary))),
         Body::Graft(body) => Some(user_text(meta, graft_text(&body))),
         // Settings, and entries outside the tree.
         _ => None,

@@ -11,8 +11,8 @@ pub use super::feed_item::{
 use crate::approval::Escalation;
 use crate::content::{Part, ToolCall};
 use crate::entry::{
-    ApprovalAnswer, ArtifactPut, ArtifactUse, AssistantMessage, Body, Entry, Outcome, Round, RoundStatus, Stop,
-    SystemNote, ToolResult,
+    ApprovalAnswer, ArtifactPut, ArtifactUse, AssistantMessage, Body, Entry, Outcome, Round, RoundStatus,
+    Stop, SystemNote, ToolResult,
 };
 use crate::flow::visit::{ENTRY_REASON, REPAIR_REASON};
 use crate::flow::{Assignment, HANDOFF_TOOL, RunEvent, RunOutcome};
@@ -171,10 +171,8 @@ impl Feed {
             Body::ContextSet(set) => self.push(entry, Event, "context changed", set.context.to_string()),
             Body::LimitsChanged(changed) => self.push(entry, Event, "limits changed", changed.to_string()),
             Body::Round(round) => self.push_round(entry, round),
-            Body::CustomMessage(_)
-            | Body::TurnTerms(_)
-            | Body::UsageReported(_)
-            | Body::MemoryLearned(_) => {}
+            Body::CustomMessage(_) | Body::TurnTerms(_) | Body::UsageReported(_) | Body::MemoryLearned(_) => {
+            }
             Body::Compaction(_) => self.push(entry, Event, "compacted", text),
             Body::BranchSummary(_) => self.push(entry, Event, "left a branch", text),
             Body::ModelChanged(changed) => self.push(entry, Event, "model", changed.model.clone()),

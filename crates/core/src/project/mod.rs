@@ -3,6 +3,7 @@
 
 pub mod artifacts;
 pub mod context;
+pub mod context_state;
 pub mod event;
 pub mod feed;
 mod feed_item;

@@ -21,6 +21,7 @@ impl<'a> SessionFilter<'a> {
     pub fn includes(&self, summary: &Summary) -> bool {
         let filter = self.filter;
         filter.state.is_none_or(|state| summary.state == state)
+            && (filter.context.is_none() || summary.compactions > 0 || summary.inherited > 0)
             && (filter.cwd.is_none() || summary.cwd == filter.cwd)
             && (filter.agent.is_none() || summary.agent == filter.agent)
             && filter.owner.as_ref().is_none_or(|owner| summary.owner == *owner)

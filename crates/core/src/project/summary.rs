@@ -9,6 +9,7 @@ use crate::entry::{Body, Entry, LOG_VERSION, SessionState};
 use crate::id::{EntryId, Seq, SessionId, TimestampMs, TurnId};
 use crate::port::new_session::NewSession;
 pub use crate::port::new_session::{Lineage, Origin};
+use crate::pressure::{Level, Pressure};
 use crate::scope::{Members, Principal};
 use crate::session_config::ConfigEntries;
 use crate::tree::{Head, Links, Placed, Tip};
@@ -93,6 +94,9 @@ pub struct Summary {
     /// The entries with the session's configuration.
     #[serde(default, skip_serializing_if = "ConfigEntries::is_empty")]
     pub config: ConfigEntries,
+    /// The latest recorded level of context pressure; `None` if it was always green.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pressure: Option<Level>,
     /// The principals that the session is shared with, and their roles. The owner is not included.
     #[serde(default, skip_serializing_if = "Members::is_empty")]
     pub members: Members,
@@ -139,6 +143,7 @@ impl Summary {
             open_turn_seq: None,
             queued: Some(Vec::new()),
             config: ConfigEntries::default(),
+            pressure: None,
             members: Members::new(),
             parent: new.parent.clone(),
             inherited: 0,
@@ -188,6 +193,7 @@ impl Summary {
             open_turn_seq: None,
             queued: Some(Vec::new()),
             config: ConfigEntries::default(),
+            pressure: None,
             members: Members::new(),
             ..self.clone()
         }
@@ -228,6 +234,9 @@ impl Summary {
                 (self.open_turn, self.open_turn_seq) = (None, None);
             }
             Body::InputQueued(_) | Body::InputTaken(_) if self.is_own(meta.seq) => self.apply_queue(entry),
+            Body::PressureChanged(_) if self.is_own(meta.seq) => {
+                self.pressure = Pressure::recorded_level(&entry.body).or(self.pressure);
+            }
             Body::MemberChanged(changed) if !changed.elsewhere => {
                 match changed.role {
                     Some(role) => self.members.insert(changed.member.clone(), role),

@@ -31,7 +31,7 @@ pub struct Spend {
 }
 
 impl Spend {
-    /// Add the calls that an entry reports: an answer, a compaction or a usage entry.
+    /// Add the calls that an entry reports: an answer, a summary or a usage entry.
     pub fn apply(&mut self, body: &Body) {
         match body {
             Body::AssistantMessage(message) => {
@@ -39,15 +39,18 @@ impl Spend {
                 let model = message.model.as_deref().unwrap_or("unknown");
                 self.add(model, 1, usage, message.cost_nano_usd);
             }
-            Body::Compaction(compaction) => {
-                let Some(by) = &compaction.written_by else { return };
-                self.add(&by.model, u64::from(by.calls), by.usage, by.cost_nano_usd);
-            }
+            Body::Compaction(compaction) => self.add_summary(compaction.written_by.as_ref()),
+            Body::BranchSummary(summary) => self.add_summary(summary.written_by.as_ref()),
             Body::UsageReported(_) => {
-                let Some(by) = UsageReported::read::<WrittenBy>(body) else { return };
-                self.add(&by.model, u64::from(by.calls), by.usage, by.cost_nano_usd);
+                self.add_summary(UsageReported::read::<WrittenBy>(body).as_ref());
             }
             _ => {}
+        }
+    }
+
+    fn add_summary(&mut self, by: Option<&WrittenBy>) {
+        if let Some(by) = by {
+            self.add(&by.model, u64::from(by.calls), by.usage, by.cost_nano_usd);
         }
     }
 

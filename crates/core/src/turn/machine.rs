@@ -11,8 +11,8 @@ use super::{Answer, Effect, Input, TurnStep};
 use crate::agent::{Confidence, Limits};
 use crate::content::{Part, ToolCall};
 use crate::entry::{
-    ApprovalAnswer, AssistantMessage, Body, BranchSummary, Compaction, Details, InputTaken, LeafMoved,
-    Outcome, RoundStatus, Stop, ToolResult, Trigger, TurnEnded, TurnStarted, UserMessage,
+    ApprovalAnswer, AssistantMessage, Body, BranchSummary, Compaction, InputTaken, LeafMoved, Outcome,
+    RoundStatus, Stop, ToolResult, Trigger, TurnEnded, TurnStarted, UserMessage,
 };
 use crate::flow::assignment::Question;
 use crate::flow::{Assignment, visit::DECLINED};
@@ -121,7 +121,10 @@ impl Machine {
                 self.last_error = Some(message);
                 self.take_failure(&mut step, code, partial);
             }
-            Input::TooFull { trigger } => self.request_compaction(&mut step, trigger),
+            Input::TooFull { trigger, note } => {
+                note.into_iter().for_each(|note| self.add(&mut step, note));
+                self.request_compaction(&mut step, trigger);
+            }
             Input::Compacted { trigger, compaction } => self.take_compaction(&mut step, trigger, compaction),
             Input::OverBudget { question, ask } => self.take_over_budget(&mut step, question, ask),
             Input::ToolDone(result) => self.take_result(&mut step, result),
@@ -211,7 +214,7 @@ impl Machine {
             "A first attempt ({what}) was abandoned because it was rated {rating:.2}. Try another approach, or say what is missing."
         );
         self.add(step, LeafMoved { to: leaf });
-        self.add(step, BranchSummary { summary, from: None, details: Details::default(), from_hook: false });
+        self.add(step, BranchSummary::new(summary));
         self.open_round(step);
     }
 

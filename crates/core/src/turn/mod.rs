@@ -52,9 +52,11 @@ pub enum Input {
         message: String,
         partial: Option<Answer>,
     },
-    /// The context exceeds the model's window, or nearly does.
+    /// The context exceeds the model's window, or nearly does. `note` records a change of the pressure level; it is
+    /// durable before the compaction begins.
     TooFull {
         trigger: Trigger,
+        note: Option<Body>,
     },
     /// The result of [`Effect::Compact`]; `None` if there was nothing to compact.
     Compacted {

@@ -229,8 +229,9 @@ fn written_by() -> impl Strategy<Value = WrittenBy> {
 }
 
 fn branch_summary() -> impl Strategy<Value = Body> {
-    (text(), of(entry_id()), details(), any::<bool>()).prop_map(|(summary, from, details, from_hook)| {
-        BranchSummary { summary, from, details, from_hook }.into()
+    let fields = (text(), of(entry_id()), details(), any::<bool>(), of(written_by()));
+    fields.prop_map(|(summary, from, details, from_hook, written_by)| {
+        BranchSummary { summary, from, details, from_hook, written_by }.into()
     })
 }
 

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
-use sapwood_core::entry::codec::{CodecError, decode, encode, encode_in, peek_kind};
-use sapwood_core::entry::{CustomMessage, Kind, LOG_VERSION, Meta, Round, RoundStatus};
+use sapwood_core::entry::codec::{CodecError, decode, encode, peek_kind};
+use sapwood_core::entry::{CustomMessage, Kind, LOG_VERSION, Meta, Round, RoundStatus, encode_in};
 use sapwood_core::project::event::Event;
 use sapwood_core::{Body, EntryId, Json, Principal, Record, Seq, TimestampMs};
 

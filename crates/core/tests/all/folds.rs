@@ -168,7 +168,7 @@ fn handoffs_repairs_nodes_and_pressure_have_their_own_items() {
         answer("right").into(),
         result("right", false).into(),
         failed.to_body(),
-        pressure.to_body(),
+        pressure.to_body(Level::Green),
     ];
     for body in bodies {
         log.push(body).unwrap();

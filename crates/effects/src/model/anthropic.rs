@@ -6,7 +6,7 @@ use sapwood_core::entry::{Stop, Usage};
 use sapwood_core::port::model::{ReplyEvent, Request, RequestPart, Signature, Thinking};
 use serde_json::{Value, json};
 
-use super::catalog::{CatalogRow, ThinkingStyle};
+use super::catalog_row::{CatalogRow, ThinkingStyle};
 use super::conversation::{
     ChatItem, ChatToolResult, ChatTurn, Media, MediaKind, Side, fold_turns, input_object, note_text, object,
     wire_call_id,
@@ -32,7 +32,7 @@ pub fn build_request(
     row: &CatalogRow,
     key: Option<&ProviderKey>,
 ) -> WireRequest {
-    let mut headers = vec![(HeaderName::from_static("anthropic-version"), HeaderValue::from_static(VERSION))];
+    let mut headers: Vec<_> = version_header().collect();
     let key = key.and_then(|key| key.header(""));
     headers.extend(key.map(|key| (HeaderName::from_static("x-api-key"), key)));
     WireRequest {
@@ -41,6 +41,11 @@ pub fn build_request(
         body: body(name, request, row),
         framing: Framing::Events,
     }
+}
+
+/// The header with the version of the API, which every request needs.
+pub fn version_header() -> impl Iterator<Item = (HeaderName, HeaderValue)> {
+    std::iter::once((HeaderName::from_static("anthropic-version"), HeaderValue::from_static(VERSION)))
 }
 
 fn body(name: &str, request: &Request, row: &CatalogRow) -> Value {

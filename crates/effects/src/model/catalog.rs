@@ -3,14 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use sapwood_core::port::model::{ModelFacts, Price};
-use serde::Deserialize;
-
 use super::SettingsError;
+use super::catalog_row::CatalogRow;
 
 const BUILT_IN_ROWS: &str = include_str!("../../data/models.toml");
-/// Converts dollars per million tokens to billionths of a dollar per token.
-const NANO_PER_DOLLAR_PER_MILLION: f64 = 1_000.0;
 /// Minimum length of an edition suffix, so that `claude-opus-4` does not match `claude-opus-4-5`.
 const EDITION_CHARS_MIN: usize = 3;
 
@@ -19,67 +15,6 @@ type CatalogRows = BTreeMap<String, CatalogRow>;
 /// Catalog rows by provider and model name.
 #[derive(Debug, Clone)]
 pub struct Catalog(BTreeMap<String, CatalogRows>);
-
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct CatalogRow {
-    pub window: Option<u64>,
-    pub output: Option<u64>,
-    #[serde(default)]
-    pub thinking: ThinkingStyle,
-    pub price: Option<DollarPrice>,
-}
-
-/// How to request thinking from a model.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum ThinkingStyle {
-    /// The model is not in the catalog: thinking is requested as the provider's newest models expect.
-    #[default]
-    Unknown,
-    None,
-    Budget,
-    Adaptive,
-    /// The model thinks unless the request disables thinking.
-    AdaptiveByDefault,
-    Effort,
-    Level,
-}
-
-/// Prices in US dollars per million tokens, as providers publish them.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct DollarPrice {
-    pub input: f64,
-    pub output: f64,
-    #[serde(default)]
-    pub cache_read: f64,
-    #[serde(default)]
-    pub cache_write: f64,
-}
-
-impl DollarPrice {
-    fn price(&self) -> Price {
-        // The cast from float to integer saturates, so a negative price in a custom table becomes zero.
-        let nano = |dollars: f64| (dollars * NANO_PER_DOLLAR_PER_MILLION).round() as u64;
-        Price {
-            input: nano(self.input),
-            output: nano(self.output),
-            cache_read: nano(self.cache_read),
-            cache_write: nano(self.cache_write),
-        }
-    }
-}
-
-impl CatalogRow {
-    pub fn facts(&self) -> ModelFacts {
-        ModelFacts {
-            window_tokens: self.window,
-            output_tokens_max: self.output,
-            price: self.price.as_ref().map(DollarPrice::price),
-        }
-    }
-}
 
 impl Catalog {
     /// Load the built-in rows and override them with those in `given`.
@@ -109,6 +44,36 @@ impl Catalog {
         CatalogRow { price: None, ..self.row(built_in, name.rsplit('/').next().unwrap_or(name)) }
     }
 
+    /// Add rows for single models, by `PROVIDER/NAME`. Each value that is set overrides the value of the row so far.
+    pub fn with_models(
+        mut self,
+        models: &BTreeMap<String, CatalogRow>,
+        is_provider: impl Fn(&str) -> bool,
+    ) -> Result<Self, SettingsError> {
+        for (name, given) in models {
+            let invalid = |why: &str| SettingsError::Catalog { why: format!("models.{name:?}: {why}") };
+            let (provider, model) = name.split_once('/').unwrap_or((name, ""));
+            if model.is_empty() || model.starts_with('*') {
+                return Err(invalid("write the name as PROVIDER/NAME"));
+            }
+            if !is_provider(provider) {
+                return Err(invalid(&format!(
+                    "there is no provider {provider:?}: add [providers.{provider}]"
+                )));
+            }
+            given.check().map_err(|why| invalid(why))?;
+            let row = self.row(provider, model).overridden_by(given);
+            self.0.entry(provider.to_owned()).or_default().insert(model.to_owned(), row);
+        }
+        Ok(self)
+    }
+
+    /// Whether the provider has a row for this model, by exact name or as an edition. Patterns do not count.
+    pub fn has(&self, provider: &str, name: &str) -> bool {
+        let Some(rows) = self.0.get(provider) else { return false };
+        rows.keys().any(|known| !known.starts_with('*') && (known == name || is_edition(name, known)))
+    }
+
     /// List the names of a provider's models, without patterns.
     pub fn names(&self, provider: &str) -> impl Iterator<Item = &str> {
         let names = self.0.get(provider).into_iter().flat_map(BTreeMap::keys);
@@ -123,7 +88,10 @@ fn parse(text: &str) -> Result<BTreeMap<String, CatalogRows>, SettingsError> {
 fn is_edition(name: &str, known: &str) -> bool {
     let Some(rest) = name.strip_prefix(known).and_then(|rest| rest.strip_prefix('-')) else { return false };
     let is_number = rest.chars().all(|letter| letter.is_ascii_digit() || letter == '-');
-    rest == "latest" || (is_number && rest.len() >= EDITION_CHARS_MIN)
+    let is_preview = rest.strip_prefix("preview").is_some_and(|rest| {
+        rest.is_empty() || rest.strip_prefix('-').is_some_and(|date| date.len() >= EDITION_CHARS_MIN)
+    });
+    rest == "latest" || is_preview || (is_number && rest.len() >= EDITION_CHARS_MIN)
 }
 
 fn find_by_pattern<'a>(rows: &'a CatalogRows, name: &str) -> Option<&'a CatalogRow> {
@@ -135,6 +103,7 @@ fn find_by_pattern<'a>(rows: &'a CatalogRows, name: &str) -> Option<&'a CatalogR
 #[cfg(test)]
 mod tests {
     use super::*;
+    use sapwood_core::port::model::{ModelFacts, Price};
 
     fn facts(provider: &str, name: &str) -> ModelFacts {
         Catalog::load(None).unwrap().row(provider, name).facts()
@@ -171,6 +140,34 @@ mod tests {
         assert_eq!((row.window, row.price), (Some(272_000), None));
         assert_eq!(table.row_or_inherited("gate", "openai", "big").window, Some(5));
         assert!(table.row_or_inherited("openai", "openai", "gpt-5").price.is_some());
+    }
+
+    #[test]
+    fn a_configured_model_overrides_value_by_value_and_is_checked() {
+        let with = |text: &str| {
+            let models: BTreeMap<String, CatalogRow> = toml::from_str(text).unwrap();
+            Catalog::load(None).unwrap().with_models(&models, |provider| provider != "nowhere")
+        };
+        let table = with(
+            "[\"openai/gpt-5\"]\nwindow = 9000\n[\"lab/llama\"]\nwindow = 8000\noutput = 500\n\
+            price = { input = 1, output = 2.5 }",
+        );
+        let table = table.unwrap();
+        let known = table.row("openai", "gpt-5");
+        assert_eq!((known.window, known.output), (Some(9_000), Some(128_000)));
+        assert_eq!(known.price, Catalog::load(None).unwrap().row("openai", "gpt-5").price);
+        let own = table.row("lab", "llama-20260101").facts();
+        assert_eq!((own.window_tokens, own.price.map(|price| price.output)), (Some(8_000), Some(2_500)));
+        for wrong in [
+            "[\"llama\"]\nwindow = 8000",
+            "[\"nowhere/llama\"]\nwindow = 8000",
+            "[\"openai/\"]\nwindow = 8000",
+            "[\"openai/x\"]\nwindow = 8",
+            "[\"openai/x\"]\noutput = 0",
+            "[\"openai/x\"]\nprice = { input = -1, output = 1 }",
+        ] {
+            assert_eq!(with(wrong).unwrap_err().code(), "model.bad_table", "{wrong}");
+        }
     }
 
     #[test]

@@ -7,7 +7,7 @@ use sapwood_core::entry::{Stop, Usage};
 use sapwood_core::port::model::{ReplyEvent, Request, Signature, Thinking};
 use serde_json::{Value, json};
 
-use super::catalog::{CatalogRow, ThinkingStyle};
+use super::catalog_row::{CatalogRow, ThinkingStyle};
 use super::conversation::{
     ChatItem, ChatToolResult, ChatTurn, Media, MediaKind, Side, fold_turns, input_object, note_text, object,
 };

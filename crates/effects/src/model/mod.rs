@@ -7,12 +7,15 @@
 
 mod anthropic;
 mod catalog;
+mod catalog_row;
 mod conversation;
 pub mod demo;
 mod embed;
 mod error_map;
 mod gemini;
 mod key;
+mod listing;
+mod model_name;
 mod ollama;
 mod openai;
 mod own;
@@ -30,8 +33,10 @@ use async_trait::async_trait;
 use reqwest::{Client, Url};
 use sapwood_core::port::model::{Model, ModelError, ModelFacts, ReplyStream, Request};
 
+pub use catalog_row::{CatalogRow, DollarPrice, ThinkingStyle};
 pub use embed::ModelEmbedder;
 pub use key::{EnvironmentKeys, KeySource, ProviderKey};
+pub use listing::{Checked, KeyState, ModelEntry};
 pub use own::{ModelFn, OwnModels, model_fn};
 pub use settings::{ProviderKind, ProviderSettings, Settings, SettingsError};
 pub use wire::ANSWER_BYTES_MAX;
@@ -39,6 +44,7 @@ pub use wire::ANSWER_BYTES_MAX;
 use crate::egress::provider::provider_client;
 use catalog::Catalog;
 use demo::Demo;
+use model_name::{is_portable, plain_name};
 use scripted::Scripted;
 use settings::{KeyNeed, ProviderEndpoint};
 use wire::{Decode, Wire};
@@ -73,6 +79,7 @@ impl Models {
         let demo = Demo::new(settings.demo_pace_ms);
         let scripts_dir = settings.scripts_dir.clone();
         let endpoints = settings.endpoints()?;
+        let catalog = catalog.with_models(&settings.models, |provider| endpoints.contains_key(provider))?;
         let providers = endpoints
             .into_iter()
             .map(|(name, endpoint)| (name, Provider { endpoint, client: OnceLock::new() }));
@@ -224,7 +231,8 @@ impl Provider {
 #[async_trait]
 impl Model for Models {
     async fn call(&self, request: &Request) -> Result<ReplyStream, ModelError> {
-        match self.route(&request.model)? {
+        let name = self.resolve(&request.model)?;
+        match self.route(&name)? {
             Route::Demo => self.demo.call(request, self.facts("demo").window_tokens),
             Route::Scripted(scripted) => scripted.call(request),
             Route::Provider { name, provider, model } => {
@@ -234,13 +242,43 @@ impl Model for Models {
     }
 
     fn facts(&self, model: &str) -> ModelFacts {
-        match self.route(model) {
+        let Ok(name) = self.resolve(model) else { return ModelFacts::default() };
+        match self.route(&name) {
             Ok(Route::Demo) => self.catalog.row("demo", "demo").facts(),
             Ok(Route::Scripted(scripted)) => scripted.facts(),
             Ok(Route::Provider { name, provider, model }) => {
                 self.catalog.row_or_inherited(name, provider.endpoint.kind.built_in(), model).facts()
             }
             Err(_) => ModelFacts::default(),
+        }
+    }
+
+    fn resolve(&self, model: &str) -> Result<String, ModelError> {
+        if is_inside(model) {
+            return Ok(model.to_owned());
+        }
+        let plain = plain_name(model);
+        if let Some((provider, name)) = model.split_once('/')
+            && self.providers.contains_key(provider)
+            && !name.is_empty()
+        {
+            // A provider's own spelling is used as it is, also for a model that the catalog does not have yet.
+            let is_foreign = !self.catalog.has(provider, name) && self.catalog.has(provider, &plain);
+            return Ok(if is_foreign { format!("{provider}/{plain}") } else { model.to_owned() });
+        }
+        if !is_portable(model) {
+            return Err(self.unknown(model));
+        }
+        let having = || self.providers.iter().filter(|(name, _)| self.catalog.has(name, &plain));
+        let callable = having().find(|(_, provider)| self.has_key(&provider.endpoint));
+        let found = callable.or_else(|| having().next());
+        found.map(|(provider, _)| format!("{provider}/{plain}")).ok_or_else(|| self.unknown(model))
+    }
+
+    fn check(&self, model: &str) -> Result<(), ModelError> {
+        match self.route(model)? {
+            Route::Demo | Route::Scripted(_) => Ok(()),
+            Route::Provider { provider, .. } => self.find_key(provider, model).map(drop),
         }
     }
 
@@ -255,6 +293,11 @@ impl Model for Models {
         }
         names
     }
+}
+
+/// Whether the name refers to a model inside this program: the demo model, or a scripted one.
+fn is_inside(model: &str) -> bool {
+    model == "demo" || model.starts_with("demo/") || scripted::is_scripted(model)
 }
 
 /// Create a random call id for providers that send none. Unique within a session.

@@ -9,7 +9,7 @@ use sapwood_core::entry::{Stop, Usage};
 use sapwood_core::port::model::{ReplyEvent, Request, Signature, Thinking};
 use serde_json::{Value, json};
 
-use super::catalog::CatalogRow;
+use super::catalog_row::CatalogRow;
 use super::conversation::{
     ChatItem, ChatTurn, Media, MediaKind, Side, fold_turns, input_object, note_text, object,
 };

@@ -9,7 +9,7 @@ use sapwood_core::entry::{Stop, Usage};
 use sapwood_core::port::model::{ReplyEvent, Request, Signature, Thinking};
 use serde_json::{Value, json};
 
-use super::catalog::{CatalogRow, ThinkingStyle};
+use super::catalog_row::{CatalogRow, ThinkingStyle};
 use super::conversation::{
     ChatItem, ChatTurn, Media, MediaKind, Side, fold_turns, input_object, note_text, object, wire_call_id,
 };
@@ -150,7 +150,7 @@ fn push_user_messages(dialect: Dialect, turn: &ChatTurn<'_>, messages: &mut Vec<
                 }
             }
             ChatItem::Note(text) if dialect == Dialect::Openai => {
-                flush_user_message(&mut pending, messages);
+                flush_user_message(dialect, &mut pending, messages);
                 messages.push(json!({"role": "system", "content": text}));
             }
             ChatItem::Note(text) => pending.push(json!({"type": "text", "text": note_text(text)})),
@@ -159,19 +159,20 @@ fn push_user_messages(dialect: Dialect, turn: &ChatTurn<'_>, messages: &mut Vec<
             ChatItem::Reasoning { .. } | ChatItem::Call(_) => {}
         }
     }
-    flush_user_message(&mut pending, messages);
+    flush_user_message(dialect, &mut pending, messages);
 }
 
-/// Push plain text as a string, because not every server accepts lists of parts.
-fn flush_user_message(pending: &mut Vec<Value>, messages: &mut Vec<Value>) {
+/// Push plain text as a string, because not every server accepts lists of parts. OpenAI does: there, texts that come
+/// from different messages stay separate parts.
+fn flush_user_message(dialect: Dialect, pending: &mut Vec<Value>, messages: &mut Vec<Value>) {
     let parts = std::mem::take(pending);
     if parts.is_empty() {
         return;
     }
     let texts: Option<Vec<&str>> = parts.iter().map(|part| part["text"].as_str()).collect();
     let content = match texts {
-        Some(texts) => json!(texts.join("\n\n")),
-        None => Value::Array(parts),
+        Some(texts) if dialect == Dialect::Compatible || texts.len() == 1 => json!(texts.join("\n\n")),
+        Some(_) | None => Value::Array(parts),
     };
     messages.push(json!({"role": "user", "content": content}));
 }

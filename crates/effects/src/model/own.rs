@@ -88,6 +88,15 @@ impl Model for OwnModels {
         self.route(model).facts(model)
     }
 
+    /// A custom model is called by the name that it is registered under.
+    fn resolve(&self, model: &str) -> Result<String, ModelError> {
+        self.route(model).resolve(model)
+    }
+
+    fn check(&self, model: &str) -> Result<(), ModelError> {
+        self.route(model).check(model)
+    }
+
     fn is_file_backed(&self, model: &str) -> bool {
         self.route(model).is_file_backed(model)
     }

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use reqwest::Url;
 use serde::Deserialize;
 
+use super::catalog_row::CatalogRow;
 use super::ollama;
 
 /// Default idle timeout of a provider's stream.
@@ -24,6 +25,8 @@ pub struct Settings {
     pub providers: BTreeMap<String, ProviderSettings>,
     /// A catalog in the format of `data/models.toml`, as text. Its rows override the built-in ones.
     pub table: Option<String>,
+    /// Rows for single models, by `PROVIDER/NAME`. Each value that is set overrides the value of the built-in row.
+    pub models: BTreeMap<String, CatalogRow>,
     /// The directory in which `scripted/NAME` finds NAME.toml or NAME.json.
     pub scripts_dir: Option<PathBuf>,
     /// The demo model's pause between words.

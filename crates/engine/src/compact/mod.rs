@@ -4,40 +4,34 @@
 //! compacted it.
 
 mod options;
+mod prune;
+mod size_limit;
 
-pub use options::{Compacted, Compacting, Writing};
+pub use options::{Compacted, Compacting, IfLarger, Writing};
+pub use prune::{PRUNE_KEEP_LAST, Pruned, Pruning};
 
 use std::sync::Arc;
 
 use sapwood_core::compact::{
-    Archive, CompactionOrigin, Cut, Detail, Digest, Keep, Method, SizeLimit, Snap, context_tokens, details,
-    find_cut, finish, mask, preview, shorten_kept, shrink, truncate, with_standing,
+    Archive, CompactionOrigin, Cut, Detail, Digest, Method, SizeLimit, Snap, context_tokens, details,
+    find_cut, finish, mask, preview, shorten_kept, truncate, with_standing,
 };
-use sapwood_core::entry::{Body, Compaction, Details, Draft, Entry, LeafMoved, Strategy, Trigger};
+use sapwood_core::entry::{Compaction, Details, Draft, Entry, LeafMoved, Strategy, Trigger};
 use sapwood_core::port::store::{Append, Expect, PathSlice, StoreError, Until};
 use sapwood_core::port::summariser::{BeforeCompact, Summariser};
 use sapwood_core::project::context::Context;
 use sapwood_core::tokens::{Count, count_in_use};
-use sapwood_core::trim::plan_prune;
-use sapwood_core::{EntryId, Kind, Scope, Seq, SessionId};
+use sapwood_core::{EntryId, Kind, Right, Scope, Seq, SessionId};
 
 use crate::log::edit;
 use crate::summarise::{MeteredSummariser, summarise};
 use crate::{Engine, EngineError, Result, service};
+use size_limit::PlanShrinker;
 
 /// Maximum number of plans for one compaction. A branch switch or another compaction requires a new plan.
 const PLANS_MAX: u32 = 3;
 /// Maximum number of append attempts under concurrent writes.
 const APPENDS_MAX: u32 = 64;
-/// Divisors of the hard limit: each attempt retains less context, and the final attempt only the latest message.
-const HARD_SHARES: &[u64] = &[2, 4, 8, u64::MAX];
-/// Assumed bytes per token for summaries under a hard limit.
-const HARD_BYTES_PER_TOKEN: u64 = 3;
-/// Maximum items of each kind in a summary under a hard limit, by attempt.
-const HARD_ITEMS: &[usize] = &[60, 10, 3, 0];
-/// How many messages a prune keeps by default.
-pub const PRUNE_KEEP_LAST: usize = 12;
-
 /// A compaction that is not written yet, and the resulting context.
 struct CompactionPlan {
     compaction: Compaction,
@@ -48,6 +42,16 @@ struct CompactionPlan {
 enum PlanOutcome {
     Planned(Box<CompactionPlan>),
     Cancelled(String),
+}
+
+/// What a compaction does to a context.
+enum Planning {
+    /// There is nothing to compact.
+    Nothing,
+    /// The compacted context would have this many tokens, no fewer than before.
+    Larger(u64),
+    Cancelled(String),
+    Planned(Box<CompactionPlan>),
 }
 
 /// The session state that a compaction was planned on. The plan stays valid if later writes only appended entries.
@@ -91,6 +95,10 @@ impl Compactions<'_> {
     /// Replace the older part of a session's context with a summary. On failure the session is unchanged.
     pub async fn compact(self, scope: &Scope, session: &SessionId, how: Compacting) -> Result<Compacted> {
         how.check()?;
+        if how.writing == Writing::Write {
+            // A refusal for another reason must not tell a caller without this right about the session.
+            self.engine.directory().check_right(scope, session, Right::Write).await?;
+        }
         let mut how = self.add_hooks(scope, session, how);
         if how.standing.is_none() {
             how.standing = self.engine.flows().flow_facts(scope, session).await?;
@@ -107,12 +115,16 @@ impl Compactions<'_> {
                 return Ok(Compacted::nothing(&base.context, tokens));
             }
             let mut plan = match self.plan_compaction(&base.context, &how, &counter, tokens).await? {
-                None => return Ok(Compacted::nothing(&base.context, tokens)),
-                Some(PlanOutcome::Cancelled(reason)) => {
+                Planning::Nothing => return Ok(Compacted::nothing(&base.context, tokens)),
+                Planning::Larger(larger) => {
+                    let nothing = Compacted::nothing(&base.context, tokens);
+                    return Ok(Compacted { larger: Some(larger), ..nothing });
+                }
+                Planning::Cancelled(reason) => {
                     let nothing = Compacted::nothing(&base.context, tokens);
                     return Ok(Compacted { cancelled: Some(reason), ..nothing });
                 }
-                Some(PlanOutcome::Planned(plan)) => plan,
+                Planning::Planned(plan) => plan,
             };
             plan.compaction.written_by = meter.as_ref().and_then(|meter| meter.bill());
             if let Some(done) = self.write_compaction(scope, session, &base, *plan, &how).await? {
@@ -140,6 +152,7 @@ impl Compactions<'_> {
             compaction: Some(compaction.clone()),
             entry: None,
             cancelled: None,
+            larger: None,
         };
         if how.writing == Writing::DryRun {
             return Ok(Some(done));
@@ -179,21 +192,21 @@ impl Compactions<'_> {
         Err(EngineError::Contended { session: session.clone(), tries: APPENDS_MAX })
     }
 
-    /// Plan the compaction. Returns `None` if there is nothing to compact.
+    /// Plan the compaction.
     async fn plan_compaction(
         self,
         context: &Context,
         how: &Compacting,
         count: &dyn Count,
         tokens_before: u64,
-    ) -> Result<Option<PlanOutcome>> {
+    ) -> Result<Planning> {
         let cut = find_cut(context, how.options.keep(), Snap::ToUser, count);
         let mut best = match cut {
             None => self.only_shorten(context, how),
             Some(cut) => {
                 match self.plan_cut(context, cut, how.options.compact_strategy, how, SizeLimit::Half).await? {
                     PlanOutcome::Planned(plan) => Some(*plan),
-                    cancelled @ PlanOutcome::Cancelled(_) => return Ok(Some(cancelled)),
+                    PlanOutcome::Cancelled(reason) => return Ok(Planning::Cancelled(reason)),
                 }
             }
         };
@@ -201,22 +214,47 @@ impl Compactions<'_> {
             // Reserve tokens for the verbatim text first.
             let standing = how.standing.as_deref().map_or(0, |text| count.text(text));
             let limit = limit.saturating_sub(standing).max(1);
-            best = self.apply_hard_limit(context, best, limit, how, count).await?;
+            best =
+                PlanShrinker { compactions: self, how, count }.apply_hard_limit(context, best, limit).await?;
         }
-        best = best.map(|plan| self.add_standing(plan, how));
-        // An automatic compaction must shrink the context.
-        let is_worth_it = |plan: &CompactionPlan| {
-            how.trigger == Trigger::Manual || context_tokens(&plan.after, count) < tokens_before
+        let Some(plan) = best.map(|plan| self.add_standing(plan, how)) else {
+            return Ok(Planning::Nothing);
         };
-        if best.as_ref().is_some_and(|plan| !is_worth_it(plan)) {
-            let instead = self.truncate_instead(context, cut, how).await?;
-            best = instead.map(|plan| self.add_standing(plan, how)).filter(is_worth_it);
-        }
-        let Some(mut plan) = best else { return Ok(None) };
-        let tokens_after = context_tokens(&plan.after, count);
+        let smaller = self.smaller_plan(context, plan, cut, how, count, tokens_before).await?;
+        let (mut plan, tokens_after) = match smaller {
+            Ok(smaller) => smaller,
+            Err(larger) => return Ok(Planning::Larger(larger)),
+        };
         plan.compaction.tokens_before = Some(tokens_before);
         plan.compaction.tokens_after = Some(tokens_after);
-        Ok(Some(PlanOutcome::Planned(Box::new(plan))))
+        Ok(Planning::Planned(Box::new(plan)))
+    }
+
+    /// Make sure that the compaction shrinks the context, unless the caller forces it. Returns the plan and the tokens of
+    /// its context, or the tokens that the smallest context would have.
+    async fn smaller_plan(
+        self,
+        context: &Context,
+        plan: CompactionPlan,
+        cut: Option<Cut>,
+        how: &Compacting,
+        count: &dyn Count,
+        tokens_before: u64,
+    ) -> Result<std::result::Result<(CompactionPlan, u64), u64>> {
+        let tokens_after = context_tokens(&plan.after, count);
+        if tokens_after < tokens_before || how.if_larger == IfLarger::Write {
+            return Ok(Ok((plan, tokens_after)));
+        }
+        let instead = match how.trigger {
+            Trigger::Manual => {
+                Some(PlanShrinker { compactions: self, how, count }.shrink_below(plan, tokens_before))
+            }
+            _ => self.truncate_instead(context, cut, how).await?,
+        };
+        let Some(instead) = instead else { return Ok(Err(tokens_after)) };
+        let instead = self.add_standing(instead, how);
+        let tokens_after = context_tokens(&instead.after, count);
+        Ok(if tokens_after < tokens_before { Ok((instead, tokens_after)) } else { Err(tokens_after) })
     }
 
     fn add_standing(self, mut plan: CompactionPlan, how: &Compacting) -> CompactionPlan {
@@ -316,79 +354,6 @@ impl Compactions<'_> {
         Some(self.build_plan(context, cut, compaction, 0))
     }
 
-    /// Apply the hard limit's strategy until the context fits or only the latest message is left.
-    async fn apply_hard_limit(
-        self,
-        context: &Context,
-        first: Option<CompactionPlan>,
-        limit: u64,
-        how: &Compacting,
-        count: &dyn Count,
-    ) -> Result<Option<CompactionPlan>> {
-        let method = how.options.hard_limit_strategy.unwrap_or(Method::Truncate);
-        let mut best = first;
-        // The hook is called only for the first cut, and its decision stays valid.
-        let mut stricter = Compacting { hook: None, ..how.clone() };
-        for share in HARD_SHARES {
-            let current = best.as_ref().map_or(context, |plan| &plan.after);
-            if context_tokens(current, count) <= limit {
-                return Ok(best);
-            }
-            if *share == u64::MAX {
-                let chars = u32::try_from(limit).unwrap_or(u32::MAX).max(80);
-                stricter.options.tool_output_max_chars = Some(chars);
-            }
-            let keep = Keep { messages: None, tokens: Some(limit / share) };
-            let Some(cut) = find_cut(current, keep, Snap::Never, count) else { continue };
-            let kept: u64 = current.messages[cut.cut..].iter().map(|message| count.message(message)).sum();
-            let size_limit =
-                SizeLimit::Bytes((limit.saturating_sub(kept) / 2 * HARD_BYTES_PER_TOKEN) as usize);
-            let archived = best.as_ref().map_or(0, |plan| plan.archived);
-            if let PlanOutcome::Planned(plan) =
-                self.plan_cut(current, cut, method, &stricter, size_limit).await?
-            {
-                best = Some(CompactionPlan { archived: archived + plan.archived, ..*plan });
-            }
-        }
-        Ok(self.squeeze_summary(context, best, limit, method, &stricter, count))
-    }
-
-    /// Shorten the retained tool outputs and, with `truncate`, the summary. Used when no more messages can be archived.
-    fn squeeze_summary(
-        self,
-        context: &Context,
-        best: Option<CompactionPlan>,
-        limit: u64,
-        method: Method,
-        how: &Compacting,
-        count: &dyn Count,
-    ) -> Option<CompactionPlan> {
-        let mut best = match best {
-            Some(plan) if context_tokens(&plan.after, count) > limit => self.shorten_further(plan, how),
-            Some(plan) => plan,
-            None => self.only_shorten(context, how)?,
-        };
-        for items in HARD_ITEMS.iter().filter(|_| method == Method::Truncate) {
-            let tokens = context_tokens(&best.after, count);
-            let Some(summary) = best.compaction.summary.as_deref().filter(|_| tokens > limit) else { break };
-            let rest = tokens.saturating_sub(count.text(summary));
-            let size_limit = limit.saturating_sub(rest) * HARD_BYTES_PER_TOKEN / 2;
-            let size_limit = if *items == 0 { 0 } else { size_limit as usize };
-            let digest = shrink(Digest::parse(summary), size_limit);
-            let shown = newest_details(&best.compaction.details, *items);
-            let archived = best.compaction.archived.unwrap_or_default();
-            best.compaction.summary = Some(digest.render(archived, &shown, None));
-            best = self.rebuild_plan(best);
-        }
-        Some(best)
-    }
-
-    fn shorten_further(self, mut plan: CompactionPlan, how: &Compacting) -> CompactionPlan {
-        let kept = &plan.after.messages[plan.after.summaries()..];
-        plan.compaction.shortened = shorten_kept(&plan.after, kept, &how.options, &how.callbacks);
-        self.rebuild_plan(plan)
-    }
-
     /// Recompute the context after the compaction changed.
     fn rebuild_plan(self, plan: CompactionPlan) -> CompactionPlan {
         let start = plan.after.summaries();
@@ -427,43 +392,6 @@ impl Compactions<'_> {
         let kept = self.engine.views().length(scope, session).await?;
         Ok(Uncompacted { compaction: meta.seq, leaf: meta.parent, kept, left })
     }
-
-    /// Remove old messages from the context of a session that was idle long enough. The log keeps these messages.
-    pub async fn prune(self, scope: &Scope, session: &SessionId, how: Pruning) -> Result<Pruned> {
-        let summary = self.engine.store.summary(scope, session).await?;
-        let idle_ms = (self.engine.clock.now().0 - summary.updated_at.0).max(0);
-        let context = self.engine.views().context(scope, session, None).await?;
-        let plan = plan_prune(&context, how.keep_last).filter(|_| idle_ms >= how.inactive_for_ms);
-        let Some(plan) = plan else {
-            let (kept, tokens) = (context.messages.len(), context.tokens);
-            return Ok(Pruned { idle_ms, kept, removed: 0, tokens_before: tokens, tokens_after: tokens });
-        };
-        let kept = match plan.first_kept {
-            Some(first) => {
-                let is_first = |id: Option<(Seq, EntryId)>| id.is_some_and(|(_, id)| id == first);
-                let at = context.messages.iter().position(|message| is_first(message.entry));
-                context.messages.len() - at.unwrap_or(0)
-            }
-            None => 0,
-        };
-        let pruned = Pruned {
-            idle_ms,
-            kept,
-            removed: context.messages.len() - kept,
-            tokens_before: context.tokens,
-            tokens_after: plan.tokens_after.unwrap_or_default(),
-        };
-        if how.writing == Writing::Write {
-            // A concurrent write means that the session is in use, so return the conflict.
-            let now = self.engine.clock.now();
-            let drafts = vec![Draft::new(now, Body::Compaction(plan))];
-            let expect = Expect::Head(summary.head.seq);
-            let audit = Some(edit(session, "prune"));
-            let append = Append { expect, audit, ..Append::new(session.clone(), now, drafts) };
-            self.engine.log().append(scope, append).await?;
-        }
-        Ok(pruned)
-    }
 }
 
 /// The result of an `uncompact`.
@@ -476,24 +404,6 @@ pub struct Uncompacted {
     pub kept: usize,
     /// Messages after the compaction, which are now on another branch.
     pub left: usize,
-}
-
-/// The conditions and extent of a prune.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Pruning {
-    pub inactive_for_ms: i64,
-    pub keep_last: usize,
-    pub writing: Writing,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Pruned {
-    /// Time since the latest write.
-    pub idle_ms: i64,
-    pub kept: usize,
-    pub removed: usize,
-    pub tokens_before: u64,
-    pub tokens_after: u64,
 }
 
 fn is_needed(base: &PlanBase, how: &Compacting, count: &dyn Count) -> bool {
@@ -553,15 +463,4 @@ async fn write_digest(
         ));
     }
     Ok((digest, carried, (method, None)))
-}
-
-fn newest_details(details: &Details, items_max: usize) -> Details {
-    let newest = |items: &[String]| items[items.len().saturating_sub(items_max)..].to_vec();
-    Details {
-        files_read: newest(&details.files_read),
-        files_changed: newest(&details.files_changed),
-        facts: newest(&details.facts),
-        decisions: newest(&details.decisions),
-        open_items: newest(&details.open_items),
-    }
 }

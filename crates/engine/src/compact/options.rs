@@ -20,6 +20,16 @@ pub enum Writing {
     DryRun,
 }
 
+/// What to do with a compaction that would not shrink the context.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum IfLarger {
+    /// Write nothing.
+    #[default]
+    Refuse,
+    /// Write it.
+    Write,
+}
+
 /// Options of one compaction.
 #[derive(Clone)]
 pub struct Compacting {
@@ -41,6 +51,8 @@ pub struct Compacting {
     pub turn: Option<TurnId>,
     /// Whether anything is written.
     pub writing: Writing,
+    /// What to do if the context would not shrink.
+    pub if_larger: IfLarger,
     /// Facts appended verbatim to the summary. If `None`, a flow role's session uses the facts of its role.
     pub standing: Option<String>,
 }
@@ -58,6 +70,7 @@ impl Compacting {
             fence: None,
             turn: None,
             writing: Writing::Write,
+            if_larger: IfLarger::Refuse,
             standing: None,
         }
     }
@@ -100,6 +113,8 @@ pub struct Compacted {
     pub entry: Option<(Seq, EntryId)>,
     /// The hook's reason for cancelling the compaction.
     pub cancelled: Option<String>,
+    /// The tokens that the compacted context would have, if that is why nothing was written.
+    pub larger: Option<u64>,
 }
 
 impl Compacted {
@@ -112,6 +127,7 @@ impl Compacted {
             compaction: None,
             entry: None,
             cancelled: None,
+            larger: None,
         }
     }
 }

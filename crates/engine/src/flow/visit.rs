@@ -164,7 +164,10 @@ impl Visitor {
         let id = Some(session.clone());
         let Some(source) = &node.fork_from else {
             let (agent, cwd) = (Some(self.state.flow.agent_of(node)), self.state.cwd.clone());
-            self.engine.sessions().open_any(&self.scope, OpenOptions { id, title, agent, cwd }).await?;
+            self.engine
+                .sessions()
+                .open_any(&self.scope, OpenOptions { id, title, agent, cwd, parent: None })
+                .await?;
             return Ok(());
         };
         let source: SessionId = match self.state.flow.fork_source(node) {

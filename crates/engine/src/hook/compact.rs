@@ -7,7 +7,6 @@ use sapwood_core::compact::Archive;
 use sapwood_core::entry::{Compaction, Details, Trigger};
 use sapwood_core::port::hook::{HookName, Verdict, event_text};
 use sapwood_core::port::summariser::{BeforeCompact, CompactHook};
-use sapwood_core::project::context::Role;
 use sapwood_core::{Scope, SessionId, TurnId};
 use serde_json::{Value, json};
 
@@ -113,15 +112,6 @@ pub(crate) fn compacted(compaction: &Compaction) -> Value {
 fn archived_text(archive: &Archive<'_>) -> String {
     let messages = archive.opening.iter().chain(archive.story).chain(archive.turn);
     let lines: Vec<String> =
-        messages.map(|message| format!("{}: {}", name_of(message.role), message.text())).collect();
+        messages.map(|message| format!("{}: {}", message.role.as_str(), message.text())).collect();
     event_text(&lines.join("\n"))
-}
-
-fn name_of(role: Role) -> &'static str {
-    match role {
-        Role::User => "user",
-        Role::Assistant => "assistant",
-        Role::Tool => "tool",
-        Role::System => "system",
-    }
 }

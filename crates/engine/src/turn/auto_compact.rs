@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use sapwood_core::entry::Trigger;
+use sapwood_core::entry::{Body, Trigger};
 use sapwood_core::pressure::{Moment, Pressure, PressureAction};
 use sapwood_core::project::context::Context;
 use sapwood_core::tokens::{Count, count_in_use};
@@ -13,7 +13,8 @@ use super::TurnContext;
 use crate::Result;
 use crate::compact::Writing;
 use crate::fragments::FragmentKind;
-use crate::pressure::{PressureOptions, budget_tokens};
+use crate::model_chain::budget_tokens;
+use crate::pressure::PressureOptions;
 use crate::summarise::ModelSummariser;
 
 impl TurnContext {
@@ -23,20 +24,37 @@ impl TurnContext {
         let counter = self.engine.tokens.counter(Some(&self.chain.first()?.model));
         let used = count_in_use(context, counter.text(&self.schemas()), &counter);
         let pressure = Pressure::measure(used, self.budget_tokens(), self.thresholds())?;
-        let is_new =
-            self.with_progress(|progress| progress.level.replace(pressure.level) != Some(pressure.level));
-        if is_new {
-            self.send_fragment(FragmentKind::Pressure {
-                level: pressure.level.as_str().to_owned(),
-                used_tokens: pressure.used_tokens,
-                window_tokens: pressure.budget_tokens,
-            });
-            self.notify_pressure(&pressure).await;
-        }
         let is_due = pressure.action_at(Moment::BeforeCall) != PressureAction::Nothing;
         let has_tried =
             self.with_progress(|progress| std::mem::replace(&mut progress.has_tried_compaction, is_due));
-        (is_due && !has_tried).then_some(Input::TooFull { trigger: Trigger::Pressure })
+        let is_compacting = is_due && !has_tried;
+        let note = if is_compacting { self.note_of(&pressure) } else { None };
+        if self.is_new_level(&pressure) {
+            // The note is an event too, so that followers are told once.
+            if note.is_none() {
+                self.send_fragment(FragmentKind::Pressure {
+                    level: pressure.level.as_str().to_owned(),
+                    used_tokens: pressure.used_tokens,
+                    window_tokens: pressure.budget_tokens,
+                });
+            }
+            self.notify_pressure(&pressure).await;
+        }
+        is_compacting.then_some(Input::TooFull { trigger: Trigger::Pressure, note })
+    }
+
+    /// The entry for a level that the log does not have yet. The caller must append it.
+    fn note_of(&self, pressure: &Pressure) -> Option<Body> {
+        let before =
+            self.with_progress(|progress| std::mem::replace(&mut progress.recorded_level, pressure.level));
+        (before != pressure.level).then(|| pressure.to_body(before))
+    }
+
+    /// Whether followers have not been told this level yet. They are told by the caller.
+    fn is_new_level(&self, pressure: &Pressure) -> bool {
+        self.with_progress(|progress| {
+            std::mem::replace(&mut progress.level, pressure.level) != pressure.level
+        })
     }
 
     /// Plan a compaction; the state machine appends it like any other entry.
@@ -64,7 +82,7 @@ impl TurnContext {
             .await;
         match done {
             Ok(relieved) => {
-                if let Some(pressure) = relieved.pressure.filter(|_| relieved.note.is_some()) {
+                if let Some(pressure) = relieved.pressure.filter(|pressure| self.is_new_level(pressure)) {
                     self.notify_pressure(&pressure).await;
                 }
             }
@@ -78,13 +96,14 @@ impl TurnContext {
         let model = self.chain.first().map(|link| link.model.clone()).unwrap_or_default();
         PressureOptions {
             budget_tokens: self.budget_tokens(),
+            model: Some(model.clone()),
             thresholds: self.thresholds(),
             tools: self.schemas(),
             summariser: Some(Arc::new(ModelSummariser::new(self.backends.model.clone(), model))),
             hook: None,
             fence: Some(self.fence),
             turn: (writing == Writing::DryRun).then_some(self.turn),
-            last_level: self.with_progress(|progress| progress.level),
+            last_level: Some(self.with_progress(|progress| progress.recorded_level)),
             writing,
         }
     }
@@ -93,9 +112,8 @@ impl TurnContext {
         self.agent.pressure.unwrap_or(self.engine.config.thresholds)
     }
 
-    /// The window minus the tokens reserved for the answer; `None` if the window is unknown.
     fn budget_tokens(&self) -> Option<u64> {
-        budget_tokens(&self.backends, &self.agent, &self.chain.first()?.model)
+        budget_tokens(&self.backends, &self.agent, &self.chain.first()?.model, self.token_budget)
     }
 
     fn schemas(&self) -> String {

@@ -227,6 +227,7 @@ impl TurnContext {
                     session: self.session.clone(),
                     question: asked.question.clone(),
                     kind: asked.kind(),
+                    why: asked.why(),
                     call: call_of(&asked.call_id),
                     asked_at: self.engine.clock.now(),
                     deadlines: asked.deadlines.clone().unwrap_or_default(),

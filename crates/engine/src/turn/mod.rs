@@ -89,8 +89,10 @@ struct TurnProgress {
     signatures: HashMap<EntryId, BTreeMap<usize, Signature>>,
     head: Seq,
     is_budget_waived: bool,
-    /// The latest reported pressure level.
-    level: Option<Level>,
+    /// The latest pressure level that followers and hooks were told.
+    level: Level,
+    /// The latest pressure level in the log.
+    recorded_level: Level,
     /// Whether a compaction was already tried for the next answer.
     has_tried_compaction: bool,
     /// The latest text from the model.

@@ -3,9 +3,10 @@
 
 use std::sync::{Arc, Mutex};
 
-use sapwood_core::agent::{Agent, ChainLink, OnExceed};
+use sapwood_core::agent::{Agent, OnExceed};
 use sapwood_core::flow::{Assignment, HANDOFF_TOOL};
 use sapwood_core::port::tool::ToolGrant;
+use sapwood_core::pressure::Level;
 use sapwood_core::project::summary::Summary;
 use sapwood_core::settings::Settings;
 use sapwood_core::turn::{CallersTool, Terms};
@@ -16,7 +17,7 @@ use super::handoff::handoff_spec;
 use super::input_tools::input_specs;
 use super::{TurnContext, TurnProgress};
 use crate::backends::Backends;
-use crate::configuration::{ATTEMPTS_DEFAULT, ResolvedConfig, chain_of};
+use crate::configuration::ResolvedConfig;
 use crate::spans::turn_span;
 use crate::{Engine, EngineError, Result};
 
@@ -44,11 +45,13 @@ impl TurnContext {
         let mut agent = configured.agent.clone();
         assignment.iter().for_each(|visit| narrow_for_visit(&mut agent, visit));
         let visit_tools = assignment.as_ref().map(|visit| visit.tools.clone()).unwrap_or_default();
-        let mut chain = chain_of(&configured.settings, &agent, &backends);
-        apply_terms(terms, &mut agent, &mut chain);
-        configured.name_model(terms.model.as_deref());
-        engine.configuration().check_chain(scope, &session, &backends, &configured, &chain).await?;
+        apply_terms(terms, &mut agent);
+        let asked = terms.model.as_deref();
+        configured.name_model(asked);
+        let chain = engine.configuration().model_chain(scope, &session, &configured, &agent, asked).await?;
         let ResolvedConfig { settings, mut changes, notice, inherited, token_budget, .. } = configured;
+        let notices: Vec<String> = notice.into_iter().chain(chain.notice).collect();
+        let (chain, notice) = (chain.links, (!notices.is_empty()).then(|| notices.join("; ")));
         let grant = grant_of(scope, &session, &settings, &agent);
         let toolbox = backends.tools.open(&grant).await?;
         let skills = engine.skills().cards_of(&session, settings.skills.as_deref().unwrap_or_default()).await;
@@ -67,7 +70,10 @@ impl TurnContext {
         specs.extend(terms.tools.iter().map(CallersTool::spec));
         let span = turn_span(&session, &agent);
         let trace_id = trace_id(engine, &span);
-        let progress = Mutex::new(TurnProgress { head: summary.head.seq, ..TurnProgress::default() });
+        let level = summary.pressure.unwrap_or(Level::Green);
+        let progress =
+            TurnProgress { head: summary.head.seq, level, recorded_level: level, ..Default::default() };
+        let progress = Mutex::new(progress);
         let (engine, scope) = (engine.clone(), scope.clone());
         Ok(Arc::new(Self {
             engine,
@@ -133,13 +139,9 @@ fn trace_id(engine: &Engine, span: &tracing::Span) -> String {
 }
 
 /// Apply the options of the turn's caller, which override the agent's.
-fn apply_terms(terms: &Terms, agent: &mut Agent, chain: &mut Vec<ChainLink>) {
+fn apply_terms(terms: &Terms, agent: &mut Agent) {
     agent.temperature = terms.temperature.or(agent.temperature);
     agent.max_tokens = terms.output_tokens_max.or(agent.max_tokens);
-    if let Some(model) = &terms.model {
-        // A model named by the caller has no fallback.
-        *chain = vec![ChainLink { model: model.clone(), max_attempts: ATTEMPTS_DEFAULT }];
-    }
 }
 
 fn grant_of(scope: &Scope, session: &SessionId, settings: &Settings, agent: &Agent) -> ToolGrant {

@@ -326,10 +326,9 @@ impl Importer {
             {
                 None => return None,
                 Some(summary) => RecordKind::BranchSummary(BranchSummary {
-                    summary,
-                    from: None,
                     details: details_of(record.details),
                     from_hook: record.from_hook.unwrap_or(false),
+                    ..BranchSummary::new(summary)
                 }),
             },
             "thinking_level_change" => {
@@ -400,7 +399,7 @@ impl Importer {
             "branchSummary" | "branch_summary" => {
                 let summary = message.summary.unwrap_or_default();
                 let details = details_of(message.details);
-                BranchSummary { summary, from: None, details, from_hook: false }.into()
+                BranchSummary { details, ..BranchSummary::new(summary) }.into()
             }
             "compactionSummary" | "compaction_summary" => {
                 let details = details_of(message.details);

@@ -202,6 +202,7 @@ mod tests {
             session: "s".parse().unwrap(),
             question: "Run \"this\" & <img src=x onerror=alert(1)>?".to_owned(),
             kind: "tool".to_owned(),
+            why: None,
             call: Some(call),
             asked_at: TimestampMs(1),
             deadlines: Default::default(),

@@ -114,7 +114,8 @@ impl Search<'_> {
                     Err(error) if error.code() == "session.not_found" => continue,
                     summary => summary?,
                 };
-                if wanted.includes(&summary) && !title.matches(&summary) {
+                let is_match = wanted.includes(&summary) && !title.matches(&summary);
+                if is_match && engine.directory().is_in_context_state(scope, &summary, self.filter).await? {
                     items.push(summary);
                 }
             }

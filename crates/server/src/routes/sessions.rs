@@ -9,7 +9,7 @@ use sapwood::core::id::NAME_BYTES_MAX;
 use sapwood::core::port::model::Thinking;
 use sapwood::core::port::store::{Created, ListFilter, ListOrder};
 use sapwood::core::project::summary::Summary;
-use sapwood::engine::directory::parse_state;
+use sapwood::engine::directory::{parse_state, parse_state_filter};
 use sapwood::engine::edits::InjectOptions;
 use sapwood::engine::sessions::StartOptions;
 use sapwood::engine::sessions::checked_title;
@@ -60,8 +60,10 @@ async fn list_sessions(
 }
 
 fn filter_of(query: wire::ListSessions) -> Result<ListFilter> {
+    let (state, context) = query.state.as_deref().map(parse_state_filter).transpose()?.unwrap_or_default();
     Ok(ListFilter {
-        state: query.state.as_deref().map(parse_state).transpose()?,
+        state,
+        context,
         cwd: query.cwd,
         agent: query.agent,
         owner: query.owner.as_deref().map(parse_member).transpose()?,
@@ -94,7 +96,8 @@ async fn create_session(
     }
     let narrowing = narrowing(new.tools, new.fs_scope, new.approvals)?;
     let id = new.id.map(|id| id.parse()).transpose()?;
-    let open = OpenOptions { id, title: new.title, agent: None, cwd: context.working_dir.clone(), parent: None };
+    let open =
+        OpenOptions { id, title: new.title, agent: None, cwd: context.working_dir.clone(), parent: None };
     let (id, created) = match new.agent {
         Some(agent) => {
             let agent = state.agent(&agent)?.clone();

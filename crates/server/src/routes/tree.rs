@@ -7,7 +7,8 @@ use axum::http::StatusCode;
 use sapwood::core::Right;
 use sapwood::core::compact::{CompactOptions, Method};
 use sapwood::core::entry::Trigger;
-use sapwood::engine::compact::{Compacting, PRUNE_KEEP_LAST, Pruning, Writing};
+use sapwood::engine::branch::LeaveWith;
+use sapwood::engine::compact::{Compacting, IfLarger, PRUNE_KEEP_LAST, Pruning, Writing};
 use sapwood::engine::config_changes::ForkChanges;
 use sapwood::{ForkAt, OpenOptions, Seq, SessionId};
 use utoipa_axum::router::OpenApiRouter;
@@ -44,7 +45,13 @@ async fn branch_session(
     Body(branch): Body<wire::Branch>,
 ) -> Result<Json<wire::Appended>> {
     let to = state.engine.directory().find_entry(&caller.scope, &session, &branch.entry.text()).await?;
-    let done = state.engine.edits().branch(&caller.scope, &session, to.meta.id, branch.summary).await?;
+    let leave = match (branch.summary, branch.summarize) {
+        (Some(_), true) => return Err(Problem::invalid("summary and summarize cannot be combined")),
+        (Some(text), false) => LeaveWith::Text(text),
+        (None, true) => LeaveWith::ModelSummary { model: None },
+        (None, false) => LeaveWith::Nothing,
+    };
+    let done = state.engine.edits().leave_branch(&caller.scope, &session, to.meta.id, leave).await?;
     Ok(Json(appended(&done)))
 }
 
@@ -145,12 +152,18 @@ async fn compact_session(
     Shared(state): Shared<State>,
     caller: Caller,
     PathParams(session): PathParams<SessionId>,
-    OptionalBody(request): OptionalBody<serde_json::Map<String, serde_json::Value>>,
+    OptionalBody(mut request): OptionalBody<serde_json::Map<String, serde_json::Value>>,
 ) -> Result<Json<wire::Compacted>> {
+    let if_larger = match request.remove("force") {
+        None | Some(serde_json::Value::Bool(false)) => IfLarger::Refuse,
+        Some(serde_json::Value::Bool(true)) => IfLarger::Write,
+        Some(_) => return Err(Problem::invalid("force must be true or false")),
+    };
     let options = CompactOptions::from_json(&request.into()).map_err(sapwood::Error::from)?;
     let needs_model =
         [Some(options.compact_strategy), options.hard_limit_strategy].contains(&Some(Method::Llm));
     let mut how = Compacting::new(options, Trigger::Manual);
+    how.if_larger = if_larger;
     if needs_model {
         let summariser = state.engine.compaction().summariser_of(&caller.scope, &session, None).await?;
         how.summariser = Some(Arc::new(summariser));
@@ -158,6 +171,12 @@ async fn compact_session(
     let done = state.engine.compaction().compact(&caller.scope, &session, how).await?;
     if let Some(reason) = done.cancelled {
         return Err(Problem::new("hook.refused", format!("a hook refused the compaction: {reason}")));
+    }
+    if let Some(larger) = done.larger {
+        let before = done.tokens_before;
+        let detail =
+            format!("the context would grow from {before} to {larger} tokens; set force to compact anyway");
+        return Err(Problem::new("compact.not_smaller", detail));
     }
     Ok(Json(wire::Compacted {
         kept: done.kept as u64,

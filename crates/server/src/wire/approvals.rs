@@ -12,6 +12,9 @@ pub struct Approval {
     pub session: String,
     pub question: String,
     pub kind: String,
+    /// Why a person is asked, if it is recorded.
+    #[serde(default)]
+    pub why: Option<String>,
     #[serde(default)]
     pub call: Option<Value>,
     /// When the question was asked.

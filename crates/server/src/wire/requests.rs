@@ -80,8 +80,10 @@ pub struct SessionPatch {
     /// Maximum number of turns; 0 for the default. Only the owner may set limits.
     pub turns_max: Option<u32>,
     /// Maximum number of tokens in the context.
+    #[schema(minimum = 1)]
     pub token_budget: Option<u64>,
     /// Maximum cost in US dollars.
+    #[schema(exclusive_minimum = 0, maximum = 1000000)]
     pub budget_usd: Option<f64>,
 }
 
@@ -97,7 +99,7 @@ pub enum ListOrder {
 #[serde(deny_unknown_fields, default)]
 #[into_params(parameter_in = Query)]
 pub struct ListSessions {
-    /// `created`, `active`, `closed` or `archived`.
+    /// `created`, `active`, `closed` or `archived`; or the state of the context: `compacted`, `trimmed` or `pruned`.
     pub state: Option<String>,
     /// Words that occur in the session or in its title. A session may appear again on a later page.
     pub q: Option<String>,
@@ -259,6 +261,9 @@ pub struct Branch {
     /// A summary of the abandoned branch.
     #[serde(default)]
     pub summary: Option<String>,
+    /// Let the session's model write the summary. Cannot be combined with `summary`.
+    #[serde(default)]
+    pub summarize: bool,
 }
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
@@ -338,6 +343,9 @@ pub struct Compact {
     pub hard_limit_strategy: Option<String>,
     #[schema(nullable = false)]
     pub instructions: Option<String>,
+    /// Compact even if the context does not become smaller.
+    #[schema(nullable = false)]
+    pub force: Option<bool>,
 }
 
 /// Input: a string, or an array of parts or items.

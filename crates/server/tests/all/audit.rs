@@ -72,9 +72,9 @@ async fn every_change_is_audited() {
     for (verb, body) in [
         ("/label", json!({ "entry": 3, "text": "here" })),
         ("/branch", json!({ "entry": 3 })),
-        ("/trim", json!({ "keep_last": 1 })),
+        ("/trim", json!({ "keep_last": 1, "force": true })),
         ("/uncompact", json!({})),
-        ("/compact", json!({ "keep_last": 1 })),
+        ("/compact", json!({ "keep_last": 1, "force": true })),
         ("/reset", json!({})),
     ] {
         let answer = server.post("cole", &at(verb), &body).await;

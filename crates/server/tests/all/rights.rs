@@ -50,9 +50,9 @@ fn session_routes() -> Vec<RouteRow> {
         ("fork_session", Write, json!({}), 201),
         ("label_entry", Write, json!({ "entry": 3, "text": "here" }), 200),
         ("reset_session", Write, none.clone(), 200),
-        ("trim_session", Write, json!({ "keep_last": 1 }), 200),
+        ("trim_session", Write, json!({ "keep_last": 1, "force": true }), 200),
         ("prune_session", Write, json!({ "inactive_for_ms": 0, "keep_last": 1 }), 200),
-        ("compact_session", Write, json!({ "keep_last": 1 }), 200),
+        ("compact_session", Write, json!({ "keep_last": 1, "force": true }), 200),
         ("uncompact_session", Write, json!({}), 200),
         ("create_turn", Write, json!({ "input": "hello" }), 202),
         ("get_turn", Read, none.clone(), 200),
@@ -172,7 +172,9 @@ pub async fn prepare(server: &TestServer, route: &Route, session: &str) -> (Stri
     let mut names = ("0197a000-0000-7000-8000-000000000000".to_owned(), format!("{session}~none"));
     match route.row.0 {
         "uncompact_session" => {
-            let done = server.post("ana", &format!("{base}/compact"), &json!({ "keep_last": 1 })).await;
+            let done = server
+                .post("ana", &format!("{base}/compact"), &json!({ "keep_last": 1, "force": true }))
+                .await;
             assert!(!done.json()["entry"].is_null(), "{:?}", done.json());
         }
         "download_artifact" | "download_input" | "download_blob" => {

@@ -288,6 +288,7 @@ fn summaries(target: EntryId) -> Vec<Body> {
         from: Some(target),
         details: Details { facts: vec!["f".to_owned()], ..Details::default() },
         from_hook: true,
+        written_by: None,
     };
     let graft = Graft { source: id("other"), upto: target, what: GraftWhat::Rounds { first: 1, last: 2 } };
     vec![compaction(Some(target)).into(), summary.into(), graft.into()]

@@ -281,7 +281,7 @@ async fn a_key_with_invalid_header_characters_is_rejected_before_anything_is_sen
 #[tokio::test]
 async fn an_unknown_provider_error_lists_the_known_ones() {
     let models = models_at("lab", "http://127.0.0.1:9", 100);
-    for name in ["gpt-5", "nowhere/gpt-5", "openai/", ""] {
+    for name in ["gpt-oops", "nowhere/gpt-5", "openai/", ""] {
         let error = call(&models, &request(name)).await.error.unwrap();
         assert_eq!(error.code(), "model.unknown", "{name}");
         for provider in ["anthropic", "gemini", "lab", "ollama", "openai", "demo"] {

@@ -7,6 +7,7 @@ mod embed;
 mod faults;
 mod gemini;
 mod mock;
+mod names;
 mod ollama;
 mod openai;
 mod scripted;

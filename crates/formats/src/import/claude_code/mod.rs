@@ -23,8 +23,7 @@ use std::collections::{HashSet, VecDeque};
 
 use sapwood_core::content::joined_text;
 use sapwood_core::entry::{
-    AssistantMessage, BranchSummary, Compaction, CustomMessage, Details, SessionNamed, Stop, Strategy,
-    Trigger, Usage,
+    AssistantMessage, BranchSummary, Compaction, CustomMessage, SessionNamed, Stop, Strategy, Trigger, Usage,
 };
 use sapwood_core::{BlobHash, Body, TimestampMs};
 
@@ -423,7 +422,7 @@ fn add_partial_summary(
     batch: &mut StepBatch,
 ) {
     let key = RecordKey::of(&format!("{uuid}/0"));
-    let body = BranchSummary { summary, from: None, details: Details::default(), from_hook: false };
+    let body = BranchSummary::new(summary);
     let (body, under, refs) = (
         body.into(),
         StepParent::RecordKey(RecordKey::of(tail)),
