@@ -78,7 +78,8 @@ fn check_authority(world: &World, key: &str) {
         (Some("completed"), &Value::Null),
         "{answer}"
     );
-    let asked = world.lines(&["events", "waiting"]).pop().unwrap();
+    let events = world.lines(&["events", "waiting"]);
+    let asked = events.iter().find(|event| event["type"] == "agent:approval_requested").unwrap();
     let answer = world.json(&["approve", asked["entry"]["approval"].as_str().unwrap()]);
     assert_eq!(answer["outcome"], "completed", "{answer}");
     let imported = world.json(&["send", "imported", "hello"]);
