@@ -561,7 +561,7 @@ impl Upkeep for PgStore {
 
     async fn upgrade(&self) -> Result<u32> {
         // The step locks every table, which can deadlock with the writes of running servers.
-        retrying!(self, { schema::upgrade(&self.server).await.map(Ok) })?;
+        retrying!(self, schema::upgrade(&self.server).await.map(Ok))?;
         self.format.set(LOG_VERSION);
         Ok(LOG_VERSION)
     }
