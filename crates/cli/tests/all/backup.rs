@@ -78,7 +78,8 @@ fn check_authority(world: &World, key: &str) {
         (Some("completed"), &Value::Null),
         "{answer}"
     );
-    let asked = world.lines(&["events", "waiting"]).pop().unwrap();
+    let events = world.lines(&["events", "waiting"]);
+    let asked = events.iter().find(|event| event["type"] == "agent:approval_requested").unwrap();
     let answer = world.json(&["approve", asked["entry"]["approval"].as_str().unwrap()]);
     assert_eq!(answer["outcome"], "completed", "{answer}");
     let imported = world.json(&["send", "imported", "hello"]);
@@ -167,6 +168,43 @@ fn a_backup_contains_everything_acknowledged_before_it_began() {
             assert!(to.texts("s", None).len() >= before, "{kind}: an acknowledged message is missing");
             to.ok(&["doctor"]);
         });
+    }
+}
+
+#[test]
+fn a_backup_succeeds_while_sessions_are_forked_and_erased() {
+    for kind in ["sqlite", "jsonl"] {
+        let world = World::new(kind);
+        world.session(&["u:kept"]);
+        let stop = std::sync::atomic::AtomicBool::new(false);
+        let file = world.path("backup.db").display().to_string();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for number in 0.. {
+                    if stop.load(std::sync::atomic::Ordering::SeqCst) {
+                        return;
+                    }
+                    let (session, fork) = (format!("erased-{number}"), format!("fork-{number}"));
+                    world.ok(&["new", "--id", &session]);
+                    world.add_messages(&session, &["u:shared"]);
+                    world.ok(&["fork", &session, "--id", &fork]);
+                    world.ok(&["erase", &session, "--yes"]);
+                }
+            });
+            for _ in 0..8 {
+                let ran = world.run(&["backup", &file, "--force"]);
+                if ran.status != Some(0) {
+                    stop.store(true, std::sync::atomic::Ordering::SeqCst);
+                }
+                assert_eq!(ran.status, Some(0), "{kind}: {}", ran.stderr);
+            }
+            stop.store(true, std::sync::atomic::Ordering::SeqCst);
+        });
+        let to = World::new("sqlite");
+        to.ok(&["restore", &file]);
+        to.ok(&["doctor"]);
+        let restored = sessions(&to);
+        assert!(restored.iter().filter(|id| id.starts_with("erased-")).count() <= 1, "{restored:?}");
     }
 }
 

@@ -208,7 +208,9 @@ fn reading(version: &Version<'_>) -> Vec<(String, Value)> {
         version.lines(&["ls"]).iter().map(|line| line["id"].as_str().unwrap().to_owned()).collect();
     ids.sort();
     let read = |id: String| {
-        let context = version.json(&["context", &id]);
+        // The previous version does not mark summaries.
+        let context = version.json(&["context", &id])["messages"].to_string();
+        let context = context.replace("<summary>\\n", "").replace("\\n</summary>", "");
         let events: Vec<Value> =
             version.lines(&["events", &id]).iter().map(|event| event["id"].clone()).collect();
         let usage = version.json(&["usage", &id])["total"].clone();

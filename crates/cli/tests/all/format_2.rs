@@ -99,6 +99,16 @@ fn upcast(mut line: Value) -> Value {
     line
 }
 
+/// The messages of a context. The previous version did not mark summaries.
+fn comparable(context: &Value) -> Value {
+    let messages = context["messages"].to_string();
+    let plain = messages.replace("<summary>\\n", "").replace("\\n</summary>", "");
+    serde_json::json!({
+        "messages": serde_json::from_str::<Value>(&plain).unwrap(),
+        "system": context["system"], "model": context["model"], "skills": context["skills"],
+    })
+}
+
 /// Checks that everything reads as the previous version left it.
 fn check_unchanged(fixture: &Fixture) {
     let world = &fixture.world;
@@ -108,7 +118,7 @@ fn check_unchanged(fixture: &Fixture) {
     assert_eq!(listed, fixture.sessions());
     for session in listed {
         let before: Value = serde_json::from_str(&fixture.text(&format!("contexts/{session}.json"))).unwrap();
-        assert_eq!(world.json(&["context", &session]), before, "{session}");
+        assert_eq!(comparable(&world.json(&["context", &session])), comparable(&before), "{session}");
         let before = parse_lines(&fixture.text(&format!("exports/{session}.jsonl")));
         let expected: Vec<Value> = before.into_iter().map(upcast).collect();
         assert_eq!(parse_lines(&world.ok(&["export", &session])), expected, "{session}");
@@ -148,7 +158,8 @@ fn check_continues(world: &World) {
     assert_eq!(answer["outcome"], "completed", "{answer}");
     let last = world.lines(&["ledger", "talk"]);
     assert!(last.iter().rev().take(2).any(|round| round["action"]["what"] == "run_command"), "{last:?}");
-    let asked = world.lines(&["events", "waiting"]).pop().unwrap();
+    let events = world.lines(&["events", "waiting"]);
+    let asked = events.iter().find(|event| event["type"] == "agent:approval_requested").unwrap();
     let answer = world.json(&["approve", asked["entry"]["approval"].as_str().unwrap()]);
     assert_eq!(answer["outcome"], "completed", "{answer}");
     assert!(texts_of(&world.json(&["context", "waiting"])).iter().any(|text| text.contains("ready")));

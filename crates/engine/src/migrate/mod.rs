@@ -58,6 +58,13 @@ pub struct MigratedSession {
     pub problem: Option<String>,
 }
 
+/// Whether a session still exists in the source after it was copied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Existence {
+    Exists,
+    Erased,
+}
+
 /// The totals of a migration.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct MigrationTotal {
@@ -154,11 +161,11 @@ impl Migration {
                 break;
             }
         }
-        self.drop_erased(&scope, &mut reports).await?;
-        for report in reports.values_mut() {
+        for mut report in reports.into_values() {
             report.added = self.added.get(&(tenant.clone(), report.session.clone())).copied().unwrap_or(0);
-            self.finish(&scope, report).await?;
-            on_session(report);
+            if self.finish(&scope, &mut report).await? == Existence::Exists {
+                on_session(&report);
+            }
         }
         if self.mode == Mode::Copy {
             self.copy_tenant_record(&scope).await?;
@@ -186,46 +193,32 @@ impl Migration {
         Ok(self.from.heads(scope, &ids).await?.contains(&None))
     }
 
-    /// Erase from the target the sessions that were erased in the source while they were copied.
-    async fn drop_erased(
-        &self,
-        scope: &Scope,
-        reports: &mut HashMap<SessionId, MigratedSession>,
-    ) -> Result<()> {
-        let ids: Vec<SessionId> = reports.keys().cloned().collect();
-        for chunk in ids.chunks(PAGE_ROWS) {
-            for (id, head) in chunk.iter().zip(self.from.heads(scope, chunk).await?) {
-                if head.is_some() {
-                    continue;
-                }
-                reports.remove(id);
-                if self.mode == Mode::Copy && self.to.heads(scope, std::slice::from_ref(id)).await? != [None]
-                {
-                    let erased_at = self.to.summary(scope, id).await?.updated_at;
-                    self.to.erase(scope, id, erased_at).await?;
-                }
+    /// Compare a session on both sides, and add it to the totals. A session that was erased in the source while it was
+    /// copied is erased from the target.
+    async fn finish(&mut self, scope: &Scope, report: &mut MigratedSession) -> Result<Existence> {
+        let id = &report.session;
+        let compared = match self.mode == Mode::Copy && report.problem.is_none() {
+            true => Some(self.compare(scope, id).await),
+            false => None,
+        };
+        if self.from.heads(scope, std::slice::from_ref(id)).await? == [None] {
+            if self.mode == Mode::Copy && self.to.heads(scope, std::slice::from_ref(id)).await? != [None] {
+                let erased_at = self.to.summary(scope, id).await?.updated_at;
+                self.to.erase(scope, id, erased_at).await?;
             }
+            return Ok(Existence::Erased);
         }
-        Ok(())
-    }
-
-    /// Compare a session on both sides, and add it to the totals.
-    async fn finish(&mut self, scope: &Scope, report: &mut MigratedSession) -> Result<()> {
-        if self.mode == Mode::Copy && report.problem.is_none() {
-            match self.compare(scope, &report.session).await {
-                Ok((entries, hash)) => (report.entries, report.hash) = (entries, Some(hash)),
-                Err(EngineError::Invalid { why, .. }) => report.problem = Some(why),
-                Err(EngineError::Store(StoreError::NoSession { .. })) => {
-                    report.problem = Some("it was erased while it was compared".to_owned());
-                }
-                Err(error) => return Err(error),
-            }
+        match compared {
+            Some(Ok((entries, hash))) => (report.entries, report.hash) = (entries, Some(hash)),
+            Some(Err(EngineError::Invalid { why, .. })) => report.problem = Some(why),
+            Some(Err(error)) => return Err(error),
+            None => {}
         }
         self.total.sessions += 1;
         self.total.entries += u64::from(report.entries);
         self.total.added += u64::from(report.added);
         self.total.problems += u64::from(report.problem.is_some());
-        Ok(())
+        Ok(Existence::Exists)
     }
 
     async fn list(&self, scope: &Scope) -> Result<HashMap<SessionId, Summary>> {
@@ -438,7 +431,10 @@ impl Migration {
             if (source.entries, source.settings_before, source.ended_turns)
                 != (target.entries, target.settings_before, target.ended_turns)
             {
-                return Err(differs("the context"));
+                // The source may have grown after its summary was read.
+                if self.from.summary(scope, id).await?.head.seq == length {
+                    return Err(differs("the context"));
+                }
             }
         }
         Ok((length.0, target))

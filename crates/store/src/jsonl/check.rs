@@ -62,7 +62,8 @@ impl TenantDir {
         findings: &mut Vec<Finding>,
     ) -> bool {
         let len = session_log.disk.as_ref().map_or(0, |disk| disk.len);
-        let is_wrong = self.index.get(stem, len).is_some_and(|summary| *summary != session_log.log.summary);
+        let is_wrong =
+            self.index.get(stem, len).is_some_and(|summary| !summary.matches_fold(&session_log.log.summary));
         if is_wrong {
             let session = id_of_stem(stem).map(|id| id.to_string()).unwrap_or_default();
             let what = format!("the index's summary of session {session} does not match its log");

@@ -560,7 +560,8 @@ impl Upkeep for PgStore {
     }
 
     async fn upgrade(&self) -> Result<u32> {
-        self.runtime.wrap(schema::upgrade(&self.server)).await?;
+        // The step locks every table, which can deadlock with the writes of running servers.
+        retrying!(self, schema::upgrade(&self.server).await.map(Ok))?;
         self.format.set(LOG_VERSION);
         Ok(LOG_VERSION)
     }
