@@ -3675,7 +3675,7 @@ export interface components {
              * Format: uint32
              * @description Number of recent messages to keep; 12 if omitted.
              */
-            keep_last?: number;
+            keep_last?: number | null;
         };
         /** @description The result of pruning a session's context. */
         Pruned: {

@@ -89,6 +89,7 @@ pub enum Escalated {
 
 impl ApprovalDeadlines {
     /// What is due at this time. Expiry has precedence: an expired question is not escalated any more.
+    #[doc(hidden)]
     pub fn due(&self, escalated: Escalated, now: TimestampMs) -> Option<Due> {
         let is_past = |deadline: Option<TimestampMs>| deadline.is_some_and(|deadline| deadline <= now);
         match () {
@@ -99,6 +100,7 @@ impl ApprovalDeadlines {
     }
 
     /// The next deadline.
+    #[doc(hidden)]
     pub fn next(&self, escalated: Escalated) -> Option<TimestampMs> {
         let escalates_at = self.escalates_at.filter(|_| escalated == Escalated::No);
         [escalates_at, self.expires_at].into_iter().flatten().min()

@@ -22,6 +22,7 @@ pub enum Level {
 }
 
 impl Level {
+    /// The name in JSON.
     pub fn as_str(self) -> &'static str {
         match self {
             Level::Green => "green",

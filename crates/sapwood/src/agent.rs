@@ -4,7 +4,8 @@ pub use sapwood_core::agent::{
     Agent, AgentError, Budget, ChainLink, Confidence, Learn, Limits, MemoryUse, Narrowing, OnExceed,
     OnInterrupt, Recall,
 };
+pub use sapwood_core::approval::ApprovalWait;
 pub use sapwood_core::policy::ApprovalMode;
 pub use sapwood_core::port::model::Thinking;
 pub use sapwood_core::port::tool::{FsScope, McpServer};
-pub use sapwood_core::pressure::{Thresholds, ThresholdsError};
+pub use sapwood_core::pressure::{Level, Thresholds, ThresholdsError};

@@ -8,4 +8,4 @@ pub use sapwood_core::entry::{Details, Shortened, Strategy, Trigger, WrittenBy};
 pub use sapwood_core::port::summariser::{
     BeforeCompact, CompactHook, Compactor, Summariser, SummariserError, SummaryRequest, WrittenSummary,
 };
-pub use sapwood_engine::compact::{Compacted, Compacting, Writing};
+pub use sapwood_engine::compact::{Compacted, Compacting, IfLarger, Writing};

@@ -7,9 +7,12 @@ pub use sapwood_core::authority::Authority;
 pub use sapwood_core::entry::SessionState;
 pub use sapwood_core::port::store::{Hit, ListFilter, ListOrder, Page, SearchQuery};
 pub use sapwood_core::project::context::{Answers, Context, LatestCompaction, Message, Reported, Role};
+pub use sapwood_core::project::context_state::ContextState;
 pub use sapwood_core::project::summary::{Lineage, Origin, QueuedInput, Summary};
 pub use sapwood_core::project::usage::{Spend, Total};
+pub use sapwood_core::session_config::{ConfigEntries, SessionConfig};
 pub use sapwood_core::tree::Head;
+pub use sapwood_engine::config_changes::{ConfigChange, ForkChanges};
 pub use sapwood_engine::sessions::{ForkAt, OpenOptions};
 pub use sapwood_engine::views::{Ancestry, Snapshot};
 

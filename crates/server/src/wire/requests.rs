@@ -307,7 +307,6 @@ pub struct Prune {
     pub inactive_for_ms: u64,
     /// Number of recent messages to keep; 12 if omitted.
     #[serde(default)]
-    #[schema(nullable = false)]
     pub keep_last: Option<u32>,
     /// Only compute the result.
     #[serde(default)]
