@@ -264,7 +264,7 @@ async fn yellow_compacts_a_plain_chat_without_a_model_call() {
 async fn yellow_masks_tool_output_where_that_is_enough() {
     let fixture = fixture(plain_agent(Some("lab/small")), 10_000, vec![text("a")]).await;
     for n in 0..10 {
-        let call = Part::tool_call(&format!("c{n}"), "look", Json::parse("{}").unwrap());
+        let call = Part::tool_call(format!("c{n}"), "look", Json::parse("{}").unwrap());
         let asked = AssistantMessage {
             parts: vec![call],
             model: None,
