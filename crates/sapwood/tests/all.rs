@@ -6,6 +6,7 @@ mod all {
     mod approvals;
     mod audit;
     mod compact;
+    mod configuration;
     mod docs;
     mod examples;
     mod faulty;
