@@ -6,6 +6,7 @@
 
 mod api;
 mod arrows;
+mod cited_tests;
 mod compat;
 mod console;
 mod functions;
@@ -100,6 +101,7 @@ fn tidy(root: &Path) -> Result<()> {
     let mut faults = arrows::check(root)?;
     faults.extend(text::check(root)?);
     faults.extend(prose::check(root)?);
+    faults.extend(cited_tests::check(root)?);
     let files = source::read(root)?;
     faults.extend(imports::check(&files));
     faults.extend(functions::check(&files));

@@ -322,7 +322,24 @@ impl Sessions<'_> {
     /// Open a session and freeze the agent into it. Idempotent: an existing session keeps its agent.
     pub async fn start(self, scope: &Scope, options: StartOptions) -> Result<(SessionId, Created)> {
         self.check_id(scope, options.open.id.as_ref()).await?;
-        self.start_any(scope, options).await
+        let narrowing = options.narrowing.clone();
+        let (session, created) = self.start_any(scope, options).await?;
+        if created == Created::Existed && narrowing != Narrowing::default() {
+            self.check_narrowed(scope, &session, &narrowing).await?;
+        }
+        Ok((session, created))
+    }
+
+    /// Refuse restrictions that an existing session does not have: its configuration is fixed.
+    async fn check_narrowed(self, scope: &Scope, session: &SessionId, narrowing: &Narrowing) -> Result<()> {
+        let agent = self.engine.configuration().agent_of(scope, session).await?;
+        match agent.clone().narrowed(narrowing) {
+            Ok(narrowed) if narrowed == agent => Ok(()),
+            _ => Err(EngineError::Invalid {
+                what: "the restriction",
+                why: format!("session {session} already exists and allows more; its configuration is fixed"),
+            }),
+        }
     }
 
     /// Like [`Sessions::start`], but also accepts reserved ids.

@@ -18,7 +18,13 @@ export function NewSession({ onClose }: { onClose: () => void }) {
   const submit = async (event: FormEvent) => {
     event.preventDefault();
     try {
-      const body = { title: title.trim() || null, agent: chosen || null, cwd: cwd.trim() || null };
+      // A person works in this session, so it may have more turns than the default.
+      const body = {
+        title: title.trim() || null,
+        agent: chosen || null,
+        cwd: cwd.trim() || null,
+        interactive: true,
+      };
       const made = await send("post", "/v1/sessions", {}, body);
       invalidateSessionLists();
       onClose();

@@ -45,8 +45,8 @@ pub async fn run(app: &mut App, args: NewArgs) -> Result<()> {
     let needs_agent = args.agent.is_some() || app.paths.config.agent.is_some() || args.start.is_given();
     let (id, _) = if needs_agent {
         let agent = app.paths.agents().choose(args.agent.as_deref(), &app.paths.config)?;
-        let (agent, context) = (args.start.narrow(agent)?, args.start.context(&cwd)?);
-        let options = StartOptions { open, agent, context, ..StartOptions::default() };
+        let (narrowing, context) = (args.start.narrowing(), args.start.context(&cwd)?);
+        let options = StartOptions { open, agent, narrowing, context };
         app.engine.sessions().start(&app.scope, options).await?
     } else {
         app.engine.sessions().open(&app.scope, open).await?

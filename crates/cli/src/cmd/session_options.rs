@@ -68,6 +68,10 @@ impl StartArgs {
             || self.narrow.narrowing() != Narrowing::default()
     }
 
+    pub fn narrowing(&self) -> Narrowing {
+        self.narrow.narrowing()
+    }
+
     /// Returns the agent with the session's narrower permissions.
     pub fn narrow(&self, agent: Agent) -> Result<Agent> {
         Ok(agent.narrowed(&self.narrow.narrowing()).map_err(sapwood::engine::EngineError::from)?)
