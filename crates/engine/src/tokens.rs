@@ -131,7 +131,7 @@ mod tests {
 
     fn message(id: u128, text: &str) -> Message {
         let entry = Some((Seq(1), EntryId::mint(TimestampMs(1), id)));
-        Message { role: Role::User, parts: vec![Part::text(text)], entry, answers: None }
+        Message { role: Role::User, parts: vec![Part::text(text)], entry, answers: None, summary: None }
     }
 
     #[test]

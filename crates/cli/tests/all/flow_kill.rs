@@ -106,7 +106,7 @@ fn check_whole(world: &World) {
             (2, 2),
             "{role}: {log:?}"
         );
-        let prompts = log.iter().filter(|event| event["entry"]["type"] == "context_changed").count();
+        let prompts = log.iter().filter(|event| event["entry"]["type"] == "configured").count();
         assert_eq!(prompts, 1, "the system prompt is built once: {log:?}");
         let handed = log.iter().filter(|event| event["entry"]["tool"] == "handoff").count();
         assert_eq!(handed, 1, "{role}: {log:?}");

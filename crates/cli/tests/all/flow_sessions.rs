@@ -333,7 +333,7 @@ fn mirror_and_export_write_the_same_role_files() {
         assert_eq!(role["latestContextUsage"], 125, "of the last completed turn that reported it");
         let items = read_json(exported.join("feed.json"));
         assert_eq!(items, json!(world.lines(&["feed", session])));
-        world.ok(&["compact", session, "--keep-last", "1", "--compact-strategy", "truncate"]);
+        world.ok(&["compact", session, "--keep-last", "1", "--compact-strategy", "truncate", "--force"]);
         world.ok(&["export", session, "--format", "role-files", "-o", &target, "--force"]);
         let role = read_json(exported.join("transcript.json"));
         assert_eq!(role["compactionArchives"][0]["nodeId"], "second", "{role}");

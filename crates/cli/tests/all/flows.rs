@@ -401,7 +401,8 @@ fn compacting_a_role_keeps_the_state_of_the_flow() {
     );
     world.json(&["flow", "run", &file, "--id", "r"]);
     for keep in ["2", "1"] {
-        world.ok(&["compact", "flow-r__owner", "--keep-last", keep, "--compact-strategy", "truncate"]);
+        let compact = ["compact", "flow-r__owner", "--keep-last", keep, "--compact-strategy", "truncate"];
+        world.ok(&[&compact[..], &["--force"]].concat());
         let summary = texts_of(&world.json(&["context", "flow-r__owner"]))[0].clone();
         let standing = summary.split("── The flow, as it stands ──").nth(1).unwrap_or_default();
         for part in [

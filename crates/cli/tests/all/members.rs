@@ -162,6 +162,7 @@ const OTHER_COMMANDS: &[&str] = &[
     "backup",
     "restore",
     "store",
+    "model",
 ];
 
 #[test]

@@ -242,7 +242,7 @@ fn the_model_summarizes_the_branch_that_is_left() {
         let session = world.session(&["u:start", "u:a dead end"]);
         let args = ["branch", &session, "1", "--summarize", "--model", &model];
         world.ok(&args);
-        assert_eq!(world.texts(&session, None), ["start", "<branch_summary>\nIt failed.\n</branch_summary>"]);
+        assert_eq!(world.texts(&session, None), ["start", "It failed."]);
         assert_eq!(world.run(&["branch", &session, "1", "--summarize", "--summary", "x"]).status, Some(2));
         let empty = world.session(&["u:only"]);
         assert_eq!(world.fail(2, &["branch", &empty, "1", "--summarize"])["code"], "input.invalid");

@@ -13,14 +13,17 @@ fn keys(value: &Value) -> Vec<&str> {
 #[test]
 fn new_and_fork_print_the_id() {
     on_each_store(|world| {
-        let made = world.json(&["new", "--title", "A title", "--agent", "coder", "--cwd", "/some/where"]);
+        let dir = world.path("where");
+        std::fs::create_dir_all(&dir).unwrap();
+        let dir = dir.to_str().unwrap();
+        let made = world.json(&["new", "--title", "A title", "--agent", "default", "--cwd", dir]);
         assert_eq!(keys(&made), ["id"]);
         let id = made["id"].as_str().unwrap();
         world.add_messages(id, &["u:x"]);
         let info = world.json(&["info", id]);
         assert_eq!(info["title"], "A title");
-        assert_eq!(info["agent"], "coder");
-        assert_eq!(info["cwd"], "/some/where");
+        assert_eq!(info["agent"], "default");
+        assert_eq!(info["cwd"], dir);
         assert_eq!(info["owner"], "user:tester");
         assert_eq!(keys(&world.json(&["fork", id])), ["id"]);
     });
@@ -76,15 +79,18 @@ fn a_list_is_newest_first_and_pages_by_cursor() {
 #[test]
 fn a_list_is_filtered_by_state_and_directory() {
     on_each_store(|world| {
-        world.ok(&["new", "--id", "here", "--cwd", "/work/here"]);
-        world.ok(&["new", "--id", "there", "--cwd", "/work/there"]);
+        let dirs = ["here", "there"].map(|name| world.path(name).to_str().unwrap().to_owned());
+        for (name, dir) in ["here", "there"].iter().zip(&dirs) {
+            std::fs::create_dir_all(dir).unwrap();
+            world.ok(&["new", "--id", name, "--cwd", dir]);
+        }
         world.add_messages("here", &["u:x"]);
         world.add_messages("there", &["u:x"]);
         world.ok(&["archive", "there"]);
         let only = |args: &[&str]| -> Vec<Value> {
             world.lines(args).iter().map(|line| line["id"].clone()).collect()
         };
-        assert_eq!(only(&["ls", "--cwd", "/work/here"]), ["here"]);
+        assert_eq!(only(&["ls", "--cwd", &dirs[0]]), ["here"]);
         assert_eq!(only(&["ls", "--state", "archived"]), ["there"]);
         assert_eq!(only(&["ls", "--state", "active"]), ["here"]);
         assert_eq!(only(&["ls", "--oldest"]), ["here", "there"]);

@@ -144,7 +144,7 @@ mod tests {
     use crate::content::Json;
 
     fn message(role: Role, parts: Vec<Part>) -> Message {
-        Message { role, parts, entry: None, answers: None }
+        Message { role, parts, entry: None, answers: None, summary: None }
     }
 
     fn call(tool: &str, input: &str) -> Message {

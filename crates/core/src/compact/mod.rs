@@ -172,6 +172,7 @@ pub fn preview(context: &Context, cut: Cut, id: EntryId, compaction: &Compaction
         parts: vec![crate::Part::text(frame_summary(summary))],
         entry: Some((crate::Seq::ZERO, id)),
         answers: None,
+        summary: Some(summary.clone()),
     }));
     for message in &context.messages[cut.cut..] {
         let mut message = message.clone();

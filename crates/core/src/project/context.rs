@@ -59,6 +59,8 @@ pub struct Message {
     pub entry: Option<(Seq, EntryId)>,
     /// Set for tool results.
     pub answers: Option<Answers>,
+    /// The text of a summary, without the frame that it has in `parts`.
+    pub summary: Option<String>,
 }
 
 /// Which call a tool message answers.
@@ -73,9 +75,9 @@ pub struct Answers {
 }
 
 impl Message {
-    /// The text parts, joined by line breaks.
+    /// The text parts, joined by line breaks. A summary without its frame.
     pub fn text(&self) -> String {
-        joined_text(&self.parts)
+        self.summary.clone().unwrap_or_else(|| joined_text(&self.parts))
     }
 
     /// Replace the text and keep the media.
@@ -271,7 +273,9 @@ fn context_start(entries: &[Entry]) -> ContextStart {
         // (I7).
         Some(id) => entries[..at].iter().position(|entry| entry.meta.id == id).unwrap_or(0),
     };
-    let summary = compaction.summary.as_ref().map(|text| user_text(&entries[at].meta, frame_summary(text)));
+    let summary = compaction.summary.as_ref().map(|text| {
+        summary_message(&entries[at].meta, text.clone(), frame_summary(text))
+    });
     let latest_compaction = LatestCompaction { id: entries[at].meta.id, body: compaction.clone() };
     ContextStart { first_kept, summary, compaction: Some(latest_compaction) }
 }
@@ -324,8 +328,13 @@ fn user_text(meta: &Meta, text: String) -> Message {
     message(Role::User, meta, vec![Part::text(text)])
 }
 
+/// A summary as the model receives it, in its frame. Readers see the plain text.
+fn summary_message(meta: &Meta, text: String, framed: String) -> Message {
+    Message { summary: Some(text), ..user_text(meta, framed) }
+}
+
 fn message(role: Role, meta: &Meta, parts: Vec<Part>) -> Message {
-    Message { role, parts, entry: Some((meta.seq, meta.id)), answers: None }
+    Message { role, parts, entry: Some((meta.seq, meta.id)), answers: None, summary: None }
 }
 
 fn message_of(meta: &Meta, body: Body) -> Option<Message> {
@@ -335,7 +344,10 @@ fn message_of(meta: &Meta, body: Body) -> Option<Message> {
         Body::ToolResult(body) => Some(tool_message(meta, body)),
         Body::SystemNote(body) => Some(message(Role::System, meta, vec![Part::text(body.text)])),
         Body::CustomMessage(body) => Some(message(Role::User, meta, without_calls(body.parts))),
-        Body::BranchSummary(body) => Some(user_text(meta, frame_branch_summary(&body.summary))),
+        Body::BranchSummary(body) => {
+            let framed = frame_branch_summary(&body.summary);
+            Some(summary_message(meta, body.summary, framed))
+        }
         Body::Graft(body) => Some(user_text(meta, graft_text(&body))),
         // Settings, and entries outside the tree.
         _ => None,
@@ -461,5 +473,11 @@ impl OpenPairs {
 
 fn interrupted(call_id: String, tool: String) -> Message {
     let answers = Answers { call_id, tool: Some(tool), is_error: true };
-    Message { role: Role::Tool, parts: vec![Part::text(INTERRUPTED)], entry: None, answers: Some(answers) }
+    Message {
+        role: Role::Tool,
+        parts: vec![Part::text(INTERRUPTED)],
+        entry: None,
+        answers: Some(answers),
+        summary: None,
+    }
 }

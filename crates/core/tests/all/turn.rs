@@ -589,7 +589,7 @@ fn invalid_input_a_policy_and_a_person_make_a_round_refused() {
     let (_, entries) = advance_all(rules(), inputs);
     assert_eq!(
         ledger(&entries)[0],
-        ("refused", "commit: A person refused this call: not today".to_owned(), None)
+        ("refused", "commit: This call was refused: not today".to_owned(), None)
     );
 }
 

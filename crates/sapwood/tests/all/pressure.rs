@@ -388,7 +388,7 @@ async fn the_model_summarizes_the_branch_that_is_left() {
     assert!(!sent.contains("start"), "only the branch that is left is summarized: {sent}");
     let context = fixture.engine.views().context(&fixture.scope, &fixture.session, None).await.unwrap();
     let texts: Vec<String> = context.messages.iter().map(|message| message.text()).collect();
-    assert_eq!(texts, ["start", "<branch_summary>\n## Facts\n- the cache is fine\n</branch_summary>"]);
+    assert_eq!(texts, ["start", "## Facts\n- the cache is fine"]);
     let Some(Body::BranchSummary(summary)) = fixture.bodies().await.pop() else {
         panic!("no branch summary")
     };

@@ -72,7 +72,7 @@ async fn every_change_is_audited() {
     for (verb, body) in [
         ("/label", json!({ "entry": 3, "text": "here" })),
         ("/branch", json!({ "entry": 3 })),
-        ("/trim", json!({ "keep_last": 1, "force": true })),
+        ("/trim", json!({ "keep_last": 1 })),
         ("/uncompact", json!({})),
         ("/compact", json!({ "keep_last": 1, "force": true })),
         ("/reset", json!({})),

@@ -188,7 +188,7 @@ async fn an_export_can_be_imported_again_and_grants_no_rights() {
     server.shared_session("s").await;
     let file = server.post("ana", "/v1/sessions/s/export", &json!({ "format": "jsonl" })).await;
     assert!(file.header("content-disposition").unwrap().contains("attachment"));
-    let frozen = bodies(&server, "ana", "s", "context_changed").await;
+    let frozen = bodies(&server, "ana", "s", "configured").await;
     assert!(frozen[0].get("agent").is_some(), "{frozen:?}");
 
     let import = |key| TestRequest {
@@ -206,8 +206,8 @@ async fn an_export_can_be_imported_again_and_grants_no_rights() {
     );
     let again = server.request(import("foreign")).await.json()["items"][0].clone();
     assert_eq!((again["added"].as_u64(), &again["skipped"]), (Some(0), &first["added"]), "{again}");
-    let imported = bodies(&server, "foreign", "s", "context_changed").await;
-    assert!(imported[0].get("agent").is_none() && imported[0].get("cwd").is_none(), "{imported:?}");
+    let imported = bodies(&server, "foreign", "s", "configured").await;
+    assert!(imported[0]["agent"] == json!({}) && imported[0].get("cwd").is_none(), "{imported:?}");
     assert_eq!(
         server.get("foreign", "/v1/sessions/s/members").await.json()["items"].as_array().unwrap().len(),
         1
@@ -250,6 +250,6 @@ async fn an_import_drops_agents_with_full_file_system_access() {
         body: armed.as_bytes(),
     };
     assert_eq!(server.request(req).await.json()["items"][0]["session"], "armed");
-    let imported = bodies(&server, "operator", "armed", "context_changed").await;
-    assert!(imported[0].get("agent").is_none(), "{imported:?}");
+    let imported = bodies(&server, "operator", "armed", "configured").await;
+    assert!(imported[0]["agent"] == json!({}), "{imported:?}");
 }

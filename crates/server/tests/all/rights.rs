@@ -50,7 +50,7 @@ fn session_routes() -> Vec<RouteRow> {
         ("fork_session", Write, json!({}), 201),
         ("label_entry", Write, json!({ "entry": 3, "text": "here" }), 200),
         ("reset_session", Write, none.clone(), 200),
-        ("trim_session", Write, json!({ "keep_last": 1, "force": true }), 200),
+        ("trim_session", Write, json!({ "keep_last": 1 }), 200),
         ("prune_session", Write, json!({ "inactive_for_ms": 0, "keep_last": 1 }), 200),
         ("compact_session", Write, json!({ "keep_last": 1, "force": true }), 200),
         ("uncompact_session", Write, json!({}), 200),
