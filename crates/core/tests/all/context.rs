@@ -1,7 +1,7 @@
 //! The context: call and result pairs, failed turns, and that it is well formed for every path and cut.
 
 use proptest::prelude::*;
-use sapwood_core::content::{Json, Part};
+use sapwood_core::content::{Json, Part, joined_text};
 use sapwood_core::entry::{
     BranchSummary, Compaction, CustomMessage, Kind, Outcome, Stance, Strategy as CompactionStrategy,
     ToolResult, Trigger, UserMessage,
