@@ -467,7 +467,6 @@ impl Agent {
         let budget = self.budget.map_or(0.0, |budget| budget.cap_usd);
         check(budget.is_finite() && budget >= 0.0, "budget.cap_usd", "is negative or not a finite number");
         let limits = self.limits;
-        check(limits.turns_max != Some(0), "limits.turns_max", "is zero");
         check((1..=1_000).contains(&limits.rounds_max), "limits.rounds_max", "is not between 1 and 1000");
         check(limits.wall_time_s > 0, "limits.wall_time_s", "is zero");
         let memory = self.memory.unwrap_or_default();

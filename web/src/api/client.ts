@@ -145,7 +145,7 @@ export function hintFor(error: unknown): string {
     "turn.running": "Queue your message for the next turn, or steer the running turn.",
     "turn.interrupted": "Resume the interrupted turn first.",
     "turn.ended": "The turn has ended. Send your message as a new turn.",
-    turn_limit: "Fork the session to continue, or raise `limits.turns_max` of its agent.",
+    turn_limit: "Start a new session, or ask its owner to raise the limit of turns.",
     budget_exceeded: "Raise the agent's budget, or continue in a new session.",
     "rate.limited": "Wait a moment, then try again.",
     "share.exceeded": "Close other pages and clients that follow sessions, or wait a moment.",

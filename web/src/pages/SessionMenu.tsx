@@ -288,6 +288,7 @@ const FORMATS: [string, string, string][] = [
   ["pi", "jsonl", "pi session file"],
   ["operator", "jsonl", "operator session file"],
   ["role-files", "transcript.json", "role transcript"],
+  ["role-feed", "feed.json", "role feed"],
 ];
 
 function Export({ session, onClose }: DialogProps) {

@@ -273,9 +273,10 @@ fn context_start(entries: &[Entry]) -> ContextStart {
         // (I7).
         Some(id) => entries[..at].iter().position(|entry| entry.meta.id == id).unwrap_or(0),
     };
-    let summary = compaction.summary.as_ref().map(|text| {
-        summary_message(&entries[at].meta, text.clone(), frame_summary(text))
-    });
+    let summary = compaction
+        .summary
+        .as_ref()
+        .map(|text| summary_message(&entries[at].meta, text.clone(), frame_summary(text)));
     let latest_compaction = LatestCompaction { id: entries[at].meta.id, body: compaction.clone() };
     ContextStart { first_kept, summary, compaction: Some(latest_compaction) }
 }

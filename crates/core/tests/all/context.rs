@@ -8,7 +8,7 @@ use sapwood_core::entry::{
 };
 use sapwood_core::fixture::{MemLog, check_context, check_context_at, check_resume, random_script};
 use sapwood_core::port::store::{PathSlice, Until};
-use sapwood_core::project::context::{Context, INTERRUPTED, Message, OpenTurn, Role, build_context};
+use sapwood_core::project::context::{Context, INTERRUPTED, OpenTurn, Role, build_context};
 use sapwood_core::{Body, Seq};
 
 /// The first violation of I6 in a context, if any: each call must be directly followed by one result, in order, and no

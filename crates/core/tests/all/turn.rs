@@ -587,10 +587,7 @@ fn invalid_input_a_policy_and_a_person_make_a_round_refused() {
         answered("so", &[]),
     ];
     let (_, entries) = advance_all(rules(), inputs);
-    assert_eq!(
-        ledger(&entries)[0],
-        ("refused", "commit: This call was refused: not today".to_owned(), None)
-    );
+    assert_eq!(ledger(&entries)[0], ("refused", "commit: This call was refused: not today".to_owned(), None));
 }
 
 #[test]

@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use proptest::prelude::*;
 use sapwood::agent::FsScope;
 use sapwood::core::agent::Narrowing;
-use sapwood::core::entry::SessionContext;
+use sapwood::core::compact::{CompactOptions, Method};
+use sapwood::core::entry::{SessionContext, Trigger};
 use sapwood::core::policy::ApprovalMode;
 use sapwood::engine::config_changes::{ConfigChange, ForkChanges};
 use sapwood::engine::sessions::StartOptions;
@@ -18,7 +19,7 @@ use sapwood::model::model_fn;
 use sapwood::{Agent, Compacting, Error, ForkAt, OpenOptions, Part, Sapwood, Scope, SessionId, user_text};
 use serde_json::json;
 
-/// The directories and the files that a model tries to write in each turn.
+/// The directories that a model tries to write to.
 struct Disk {
     root: tempfile::TempDir,
 }
@@ -35,18 +36,6 @@ impl Disk {
 
     fn dir(&self, name: &str) -> String {
         self.root.path().join(name).to_str().unwrap().to_owned()
-    }
-
-    /// Paths inside and outside the working directory, absolute and relative.
-    fn targets(&self, number: u32) -> Vec<String> {
-        let file = format!("f{number}");
-        vec![
-            file.clone(),
-            format!("../{file}"),
-            format!("{}/{file}", self.dir(PROJECT)),
-            format!("{}/{file}", self.dir(OTHER)),
-            format!("{}/{file}", self.root.path().display()),
-        ]
     }
 
     /// The written files below the root, without the scratch directories of sessions.
@@ -71,6 +60,7 @@ fn greedy(disk: &Disk) -> Sapwood {
     let model = model_fn(move |request: sapwood::model::Request| {
         let is_answered = request.messages.last().is_some_and(|message| message.role.as_str() == "tool");
         let number = turns.fetch_add(u32::from(!is_answered), Ordering::Relaxed);
+        // Paths inside and outside the working directory, absolute and relative.
         let disk_targets = {
             let file = format!("f{number}");
             let dir = |name: &str| root.join(name).join(&file).display().to_string();
@@ -139,7 +129,8 @@ impl World {
 
     async fn send(&self) {
         let parts = vec![Part::text("write everywhere")];
-        let sent = self.sapwood.engine().turns().send(self.scope(), &self.session, parts, SendOptions::default());
+        let sent =
+            self.sapwood.engine().turns().send(self.scope(), &self.session, parts, SendOptions::default());
         let Sent::Started(running) = sent.await.unwrap() else { panic!("queued") };
         running.ended().await.unwrap();
     }
@@ -160,7 +151,12 @@ impl World {
                 }
             }
             Verb::Trim => drop(engine.edits().trim(scope, &session, 1).await),
-            Verb::Compact => drop(engine.compaction().compact(scope, &session, Compacting::default()).await),
+            Verb::Compact => {
+                let options =
+                    CompactOptions { compact_strategy: Method::Truncate, ..CompactOptions::default() };
+                let compacting = Compacting::new(options, Trigger::Manual);
+                drop(engine.compaction().compact(scope, &session, compacting).await);
+            }
             Verb::Fork => self.session = fork(ForkAt::Leaf).await.unwrap(),
             Verb::EmptyFork => self.session = fork(ForkAt::KeepFirst(0)).await.unwrap(),
             Verb::SetVariable => {
@@ -273,7 +269,10 @@ async fn a_fork_can_be_narrowed_but_not_widened() {
     };
     let fork = async |session: &SessionId, narrowing| -> Result<SessionId, Error> {
         let changes = ForkChanges { narrowing, ..ForkChanges::default() };
-        engine.sessions().fork_with(world.sapwood.scope(), session, ForkAt::Leaf, OpenOptions::default(), changes).await
+        engine
+            .sessions()
+            .fork_with(world.sapwood.scope(), session, ForkAt::Leaf, OpenOptions::default(), changes)
+            .await
     };
     let wider = fork(&world.session, narrow(&["write_file"], Some(FsScope::Full))).await;
     assert_eq!(wider.unwrap_err().code(), "agent.invalid");
@@ -302,8 +301,11 @@ async fn a_collaborator_cannot_move_a_session_or_its_fork_to_another_directory()
     let refused = engine.configuration().change(&ben, &session, &change).await.unwrap_err();
     assert_eq!(refused.code(), "session.denied");
     let moved = ForkChanges { cwd: Some(disk.dir(OTHER)), ..ForkChanges::default() };
-    let refused =
-        engine.sessions().fork_with(&ben, &session, ForkAt::Leaf, OpenOptions::default(), moved).await.unwrap_err();
+    let refused = engine
+        .sessions()
+        .fork_with(&ben, &session, ForkAt::Leaf, OpenOptions::default(), moved)
+        .await
+        .unwrap_err();
     assert_eq!(refused.code(), "session.denied");
     let fork = engine.sessions().fork(&ben, &session, ForkAt::Leaf, OpenOptions::default()).await.unwrap();
     let refused = engine.configuration().change(&ben, &fork, &change).await.unwrap_err();
@@ -324,7 +326,13 @@ async fn turns_and_money_of_the_ancestors_count_in_forks() {
     let parts = vec![Part::text("once more")];
     let refused = engine.turns().send(world.scope(), &world.session, parts, SendOptions::default()).await;
     assert_eq!(refused.err().unwrap().code(), "turn_limit");
-    let ended = engine.store().read_kinds(world.scope(), &world.session, &[sapwood::Kind::TurnEnded], sapwood::Seq(0), 9);
+    let ended = engine.store().read_kinds(
+        world.scope(),
+        &world.session,
+        &[sapwood::Kind::TurnEnded],
+        sapwood::Seq(0),
+        9,
+    );
     let records = ended.await.unwrap();
     let sapwood::Body::TurnEnded(ended) = records.last().unwrap().decode().unwrap() else { panic!() };
     assert_eq!(ended.code.as_deref(), Some("turn_limit"), "followers see why nothing ran");
@@ -337,8 +345,10 @@ async fn turns_and_money_of_the_ancestors_count_in_forks() {
 #[tokio::test]
 async fn a_changed_context_is_a_note_and_leaves_the_prompt_unchanged() {
     let disk = Disk::new();
-    let prompted =
-        Agent { system_prompt: Some("Work on {{ctx.region}}.".to_owned()), ..writer(FsScope::Sandboxed, &[]) };
+    let prompted = Agent {
+        system_prompt: Some("Work on {{ctx.region}}.".to_owned()),
+        ..writer(FsScope::Sandboxed, &[])
+    };
     let sapwood = greedy(&disk);
     let variables = BTreeMap::from([("region".to_owned(), "north".to_owned())]);
     let context = SessionContext { variables, git_ref: Some("main".to_owned()), ..SessionContext::default() };
