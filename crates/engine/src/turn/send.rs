@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use sapwood_core::entry::{Body, CustomInfo, Draft, Outcome, Queue, TurnEnded, TurnStarted, UserMessage};
+use sapwood_core::entry::{Body, CustomInfo, Draft, Outcome, Queue, TurnEnded, UserMessage};
 use sapwood_core::flow::Assignment;
 use sapwood_core::flow::visit::FLOW_CHANNEL;
 use sapwood_core::port::store::{Append, AuditNote, StoreError};
@@ -257,8 +257,8 @@ impl Turns<'_> {
         .await
     }
 
-    /// Record a turn that a limit refused, so that followers see it. No model is called, and the input is not stored:
-    /// its sender gets the error.
+    /// Record a turn that a limit refused, so that followers see it. It has no start, so it does not count as a turn. No
+    /// model is called, and the input is not stored: its sender gets the error.
     async fn record_refused_turn(
         self,
         scope: &Scope,
@@ -267,12 +267,11 @@ impl Turns<'_> {
         error: &EngineError,
     ) -> Result<()> {
         let (turn, now) = (context.turn, self.engine.clock.now());
-        let started = TurnStarted { trace_id: Some(context.trace_id.clone()) };
         let (code, message) = (Some(error.code().to_owned()), Some(error.to_string()));
         let ended = TurnEnded { outcome: Outcome::Limited, code, message, usage: None, cost_nano_usd: None };
-        let drafts = [Body::from(started), ended.into()].map(|body| Draft::new(now, body).in_turn(turn));
+        let drafts = vec![Draft::new(now, ended).in_turn(turn)];
         let fence = Some(context.fence);
-        let append = Append { fence, ..Append::new(summary.id.clone(), now, drafts.to_vec()) };
+        let append = Append { fence, ..Append::new(summary.id.clone(), now, drafts) };
         self.engine.log().append(scope, append).await?;
         Ok(())
     }

@@ -144,7 +144,8 @@ impl World {
             Verb::Send => self.send().await,
             Verb::Reset => drop(engine.edits().reset(scope, &session).await.unwrap()),
             Verb::BranchToFirst => {
-                let first = engine.store().nth_message(scope, &session, self.leaf().await, 1).await.unwrap();
+                let Some(leaf) = self.leaf().await else { return };
+                let first = engine.store().nth_message(scope, &session, leaf, 1).await.unwrap();
                 if let Some(first) = first {
                     let id = engine.store().read_entry(scope, &session, first).await.unwrap().meta.id;
                     engine.edits().branch(scope, &session, id, None).await.unwrap();
@@ -171,9 +172,9 @@ impl World {
         }
     }
 
-    async fn leaf(&self) -> sapwood::Seq {
+    async fn leaf(&self) -> Option<sapwood::Seq> {
         let summary = self.sapwood.engine().directory().summary(self.scope(), &self.session).await.unwrap();
-        summary.head.leaf.unwrap_or(sapwood::Seq(0))
+        summary.head.leaf
     }
 }
 
