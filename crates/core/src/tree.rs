@@ -65,7 +65,7 @@ pub enum PlaceError {
     #[error("a {kind} refers to entry {id}, which is outside the tree", kind = kind.as_str())]
     TargetOutsideTree { kind: Kind, id: EntryId },
     /// The first entry that a compaction keeps is not on the compaction's path.
-    #[error("a compaction keeps from entry {id}, which is not on its path")]
+    #[error("the first entry that a compaction keeps, {id}, is not on its path")]
     KeptOffPath { id: EntryId },
     /// The entry's id is not greater than the last id of the log (I13).
     #[error("entry id {id} is not newer than the log's last id {last} (I13)")]

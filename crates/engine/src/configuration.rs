@@ -125,7 +125,7 @@ impl Configuration<'_> {
         Ok(())
     }
 
-    /// The settings at the leaf, excluding settings from imported entries.
+    /// The settings at the leaf. Of the settings in imported entries, only the model and the thinking level apply.
     pub(crate) async fn settings(self, scope: &Scope, session: &SessionId) -> Result<Settings> {
         let summary = self.engine.store.summary(scope, session).await?;
         Ok(self.resolve(scope, &summary).await?.settings)

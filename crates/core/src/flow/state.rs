@@ -98,7 +98,7 @@ impl IncomingCounts {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EdgeStatus {
-    /// No artifact was sent over this edge yet.
+    /// No artifact has been sent over this edge yet.
     #[default]
     Open,
     /// An artifact was sent over this edge.

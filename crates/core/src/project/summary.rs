@@ -35,6 +35,8 @@ pub struct TurnPositions {
     pub open_turn: Option<Seq>,
     /// The queued input that waits, oldest first.
     pub queued: Vec<QueuedInput>,
+    /// The number of turns that were started here. An earlier version also counted imported turns.
+    pub turns: u32,
 }
 
 /// The state of a session, as one row.
@@ -282,14 +284,16 @@ impl Summary {
         self.queued.is_none() || self.open_turn.is_some() != self.open_turn_seq.is_some()
     }
 
-    /// Whether this summary equals the fold of its log. Positions that an earlier version did not write are not compared.
+    /// Whether this summary equals the fold of its log. What an earlier version did not write, or counted differently, is
+    /// not compared.
     #[doc(hidden)]
     pub fn matches_fold(&self, folded: &Summary) -> bool {
         if !self.lacks_positions() {
             return self == folded;
         }
         let (open_turn_seq, queued) = (folded.open_turn_seq, folded.queued.clone());
-        Self { open_turn_seq, queued, ..self.clone() } == *folded
+        let (turns, pressure) = (folded.turns, folded.pressure);
+        Self { open_turn_seq, queued, turns, pressure, ..self.clone() } == *folded
     }
 
     /// Set the positions that the summary lacks. Ignored if they belong to another state of the log.
@@ -300,6 +304,7 @@ impl Summary {
         }
         self.open_turn_seq = self.open_turn.and(positions.open_turn);
         self.queued = Some(positions.queued.clone());
+        self.turns = positions.turns;
         true
     }
 

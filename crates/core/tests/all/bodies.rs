@@ -85,7 +85,7 @@ fn entry_id() -> impl Strategy<Value = EntryId> {
     any::<[u8; 16]>().prop_map(EntryId::from_bytes)
 }
 
-/// Foreign JSON with spaces, odd numbers, escapes and repeated keys, all of which must be preserved.
+/// Foreign JSON with spaces, unusual numbers, escapes and repeated keys, all of which must be preserved.
 fn json() -> impl Strategy<Value = Json> {
     let fixed = [
         "null",

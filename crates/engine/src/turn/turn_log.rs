@@ -149,7 +149,8 @@ impl<'a> TurnLog<'a> {
     async fn positions(&self) -> Result<TurnPositions> {
         let head = self.summary.head.seq;
         if let (false, Some(queued)) = (self.summary.lacks_positions(), &self.summary.queued) {
-            return Ok(TurnPositions { head, open_turn: self.summary.open_turn_seq, queued: queued.clone() });
+            let (open_turn, queued) = (self.summary.open_turn_seq, queued.clone());
+            return Ok(TurnPositions { head, open_turn, queued, turns: self.summary.turns });
         }
         let mut positions = TurnPositions { head, ..TurnPositions::default() };
         let kinds = [Kind::TurnStarted, Kind::InputQueued, Kind::InputTaken];
@@ -179,6 +180,7 @@ fn is_start(record: &Record, turn: TurnId) -> bool {
 }
 
 fn add_position(positions: &mut TurnPositions, open_turn: Option<TurnId>, entry: &Entry) {
+    positions.turns += u32::from(entry.meta.kind == Kind::TurnStarted);
     match &entry.body {
         Body::TurnStarted(_) if entry.meta.turn == open_turn => {
             positions.open_turn = open_turn.map(|_| entry.meta.seq);
