@@ -6183,7 +6183,7 @@ export interface operations {
     import_file: {
         parameters: {
             query?: {
-                /** @description The file name. Formats without session ids are identified by it. */
+                /** @description The file name. It identifies the session if the file contains no session id. */
                 name?: string;
                 /** @description The file format. Detected from the content if omitted. */
                 from?: string;

@@ -43,7 +43,7 @@ pub fn hint_for(code: &str) -> Option<&'static str> {
         "turn.interrupted" => "continue it with POST /v1/sessions/{session}/resume, or cancel it",
         "turn.none" => "start a turn with POST /v1/sessions/{session}/turns",
         "turn_limit" => "raise turns_max with PATCH /v1/sessions/{session}, or start a new session",
-        "budget_exceeded" => "start a new session with a larger budget",
+        "budget_exceeded" => "raise budget_usd with PATCH /v1/sessions/{session}, or start a new session",
         "approval.not_found" => "it was already answered, or its turn has ended",
         "model.none" | "model.no_key" => "ask the server's operator to configure a model",
         "model.not_allowed" | "model.unknown" => "choose another model, as PROVIDER/NAME",

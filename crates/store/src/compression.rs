@@ -145,7 +145,7 @@ pub(crate) fn with_unpacked<T>(
     };
     let (size, block) = block::uncompressed_size(bytes).map_err(|error| damaged(&error))?;
     if size > limit {
-        return Err(format!("its compressed bytes declare a size of {size} bytes"));
+        return Err(format!("its compressed bytes declare a size of {size} bytes, but the limit is {limit}"));
     }
     SCRATCH.with_borrow_mut(|scratch| {
         if scratch.len() < size {

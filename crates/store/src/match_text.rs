@@ -114,7 +114,8 @@ fn is_word(word: &str, wanted: &str, prefix: bool) -> bool {
 }
 
 impl TextQuery {
-    /// Parses user input. Never fails: characters that are not part of a word count as spaces.
+    /// Parses user input. Never fails: apart from quotes and `*`, characters that are not part of a
+    /// word only separate words.
     pub fn parse(text: &str) -> Self {
         let mut query = TextQuery::default();
         let mut words_left = QUERY_WORDS_MAX;

@@ -44,10 +44,10 @@ pub struct LsArgs {
     /// List only sessions owned by this user, or by agent:NAME
     #[arg(long, value_name = "USER")]
     owner: Option<String>,
-    /// List only sessions updated since then: 30d, 12h, 45m, or a date such as 2026-01-31
+    /// List only sessions updated since TIME: 30d, 12h, 45m, or a date such as 2026-01-31
     #[arg(long, value_name = "TIME", value_parser = TimeArg::parse)]
     since: Option<TimeArg>,
-    /// List only sessions not updated since then; same format as --since
+    /// List only sessions not updated since TIME; same format as --since
     #[arg(long, value_name = "TIME", value_parser = TimeArg::parse)]
     until: Option<TimeArg>,
     /// List only sessions whose title or id contains all of these words

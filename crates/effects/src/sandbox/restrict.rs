@@ -95,8 +95,9 @@ fn restrict_files(confinement: &Confinement) -> Result<(), landlock::RulesetErro
     rules.restrict_self().map(drop)
 }
 
-/// System calls that no confined program needs and that would bypass the other rules: kernel keyrings hold secrets,
-/// io_uring is invisible to seccomp, and the other calls inspect other processes.
+/// System calls that no confined program needs and that would weaken the sandbox: kernel keyrings hold secrets,
+/// io_uring operations bypass seccomp, `bpf` and `perf_event_open` can observe other processes, and `userfaultfd` makes
+/// kernel races easier to exploit.
 const DENIED_CALLS: &[libc::c_long] = &[
     libc::SYS_io_uring_setup,
     libc::SYS_add_key,

@@ -82,7 +82,7 @@ pub enum ProblemKind {
     NotAtLeaf,
     #[error("a {kind} refers to entry {id}, which is not in the tree; the line was skipped", kind = kind.as_str())]
     UnknownTarget { kind: Kind, id: EntryId },
-    #[error("a compaction keeps from entry {id}, which is not on its path; the compaction was skipped")]
+    #[error("the first entry that a compaction keeps, {id}, is not on its path; the compaction was skipped")]
     KeptOffPath { id: EntryId },
     #[error("too many problems or entries; the rest of the file was skipped")]
     GivenUp,

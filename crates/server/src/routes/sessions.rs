@@ -198,9 +198,7 @@ fn needs_owner(state: SessionState) -> bool {
 fn check_patch(patch: &wire::SessionPatch, new_state: Option<SessionState>) -> Result<()> {
     let is_long = |text: &Option<String>| text.as_ref().is_some_and(|text| text.len() > NAME_BYTES_MAX);
     if new_state == Some(SessionState::Created) {
-        return Err(Problem::invalid(
-            "the state must be active, closed or archived: a session cannot become created",
-        ));
+        return Err(Problem::invalid("the state must be active, closed or archived; created cannot be set"));
     }
     if is_long(&patch.model) || patch.model.as_deref() == Some("") {
         return Err(Problem::invalid(format!("a model name must be 1 to {NAME_BYTES_MAX} bytes long")));

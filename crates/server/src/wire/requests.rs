@@ -180,7 +180,7 @@ pub struct ContextAt {
 #[serde(deny_unknown_fields, default)]
 #[into_params(parameter_in = Query)]
 pub struct ImportFile {
-    /// The file name. Formats without session ids are identified by it.
+    /// The file name. It identifies the session if the file contains no session id.
     pub name: Option<String>,
     /// The file format. Detected from the content if omitted.
     pub from: Option<String>,

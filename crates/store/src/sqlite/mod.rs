@@ -1,8 +1,8 @@
 //! The SQLite store: one file, the embedded default.
 //!
 //! [`writer`] serializes writes and lets many callers share a transaction. [`reader`] pools read
-//! connections. Several processes may use the same file at once. Most other modules are plain
-//! functions of a [`connection`]:
+//! connections. Several processes may use the same file at once. Most other modules contain
+//! plain functions that take a [`connection`]:
 //!
 //! - [`schema`] — the layout
 //! - [`append`] and [`log`] — the entries

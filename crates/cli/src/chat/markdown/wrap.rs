@@ -13,7 +13,8 @@ pub struct WrappedRow {
     pub width: usize,
     /// Offset in the source where the line begins.
     pub at: usize,
-    /// Offset in the source of the end of the next word, which did not fit. The line is final once this offset is.
+    /// Offset in the source of the end of the next word, which did not fit. The line is final once the source up to
+    /// this offset is final.
     pub end: usize,
 }
 
