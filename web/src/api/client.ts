@@ -146,7 +146,7 @@ export function hintFor(error: unknown): string {
     "turn.interrupted": "Resume the interrupted turn first.",
     "turn.ended": "The turn has ended. Send your message as a new turn.",
     turn_limit: "Start a new session, or ask its owner to raise the limit of turns.",
-    budget_exceeded: "Raise the agent's budget, or continue in a new session.",
+    budget_exceeded: "Ask the owner of the session to raise its budget, or start a new session.",
     "rate.limited": "Wait a moment, then try again.",
     "share.exceeded": "Close other pages and clients that follow sessions, or wait a moment.",
     "server.full": "The server has reached its limit on requests. Try again in a moment.",
