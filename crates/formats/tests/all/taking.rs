@@ -109,7 +109,8 @@ fn show(message: &Message) -> String {
         Role::System => "s",
     };
     let parts = message.parts.iter().map(|part| match part {
-        Part::Text(text) => format!("{sign}:{}", text.text),
+        // A summary without the frame that the model receives.
+        Part::Text(text) => format!("{sign}:{}", message.summary.as_ref().unwrap_or(&text.text)),
         Part::Reasoning(reasoning) => format!("r:{}", reasoning.text),
         Part::ToolCall(call) => format!("C:{}({})", call.name, call.call_id),
         Part::Media(media) => format!("m:{} {}", media.mime, media.bytes),
