@@ -229,7 +229,9 @@ pub fn cost(nano_usd: u64) -> String {
 pub fn plural(count: u64, noun: &str) -> String {
     match count {
         1 => format!("1 {noun}"),
-        _ if noun.ends_with('y') && !noun.ends_with("ey") => format!("{count} {}ies", noun.trim_end_matches('y')),
+        _ if noun.ends_with('y') && !noun.ends_with("ey") => {
+            format!("{count} {}ies", noun.trim_end_matches('y'))
+        }
         _ => format!("{count} {noun}s"),
     }
 }
