@@ -140,7 +140,9 @@ impl Configuration<'_> {
             own = self.own_entries(scope, &summary.id, &authority).await?;
             settings.skills.clone_from(&own.skills);
         }
-        if let Some(config) = self.config(scope, &summary.id, &summary.config, None).await? {
+        // The summary of a copied log may have been folded before its origin was known.
+        let is_own = summary.config.configured.is_some_and(|seq| authority.is_own(seq));
+        if is_own && let Some(config) = self.config(scope, &summary.id, &summary.config, None).await? {
             return Ok(ResolvedConfig::of(config, settings, authority, own.models));
         }
         settings.cwd = settings.cwd.or_else(|| summary.cwd.clone());
