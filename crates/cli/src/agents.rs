@@ -90,11 +90,22 @@ impl Agents {
         Ok(AgentFile { path: path.clone(), agent })
     }
 
-    /// Select the agent for a new session: the named agent, else the configured agent, else the default agent.
+    /// Find the agent with this name. `default` is built in unless a file defines it.
+    pub fn find_or_default(&self, name: &str) -> Result<(Agent, Option<PathBuf>)> {
+        match self.find(name) {
+            Ok(found) => Ok((found.agent, Some(found.path))),
+            Err(failure) if name == "default" && failure.code == "agent.not_found" => {
+                Ok((Agent::default_with(None), None))
+            }
+            Err(failure) => Err(failure),
+        }
+    }
+
+    /// Select the agent for a new session: the named agent, else the configured agent, else the built-in default agent.
     pub fn choose(&self, named: Option<&str>, config: &Config) -> Result<Agent> {
         let mut agent = match named.or(config.agent.as_deref()) {
-            Some("default") | None => Agent::default_with(None),
-            Some(name) => self.find(name)?.agent,
+            Some(name) => self.find_or_default(name)?.0,
+            None => Agent::default_with(None),
         };
         if named.is_none() && config.is_agent_from_project {
             check_default_agent(&agent)?;

@@ -85,6 +85,9 @@ pub struct ServerSettings {
     pub connections_per_address_max: Option<usize>,
     /// Concurrent requests reserved for `operate` keys, in addition to `connections_max`.
     pub operate_connections_reserved: Option<usize>,
+    /// The model that answers on the OpenAI routes in place of a name without a provider that cannot be called here.
+    /// Default: such requests are refused.
+    pub openai_model: Option<String>,
     /// The address at which clients reach the server, for answer links. Default: the address that it listens on.
     pub public_url: Option<String>,
     /// The secret, `secret:NAME`, that signs answer links. Servers of one store need the same. Default: a key file in

@@ -249,7 +249,7 @@ fn session_hint_for(code: &str) -> &'static str {
         "session.exists" => "choose another --id, or omit it to generate one",
         "session.reserved_id" => "choose another --id: this prefix is reserved for flow runs and triggers",
         "session.not_configured" => {
-            "set `agent` in your own sapwood.toml to an agent that `sapwood agent check` accepts"
+            "send it a message first; if that fails, set `agent` in your own sapwood.toml to an agent that `sapwood agent check` accepts"
         }
         "session.key_reused" => {
             "use a new idempotency key for each new request; reuse a key only to retry the same request"
@@ -260,7 +260,9 @@ fn session_hint_for(code: &str) -> &'static str {
         "session.stale_fence" | "session.leased" => {
             "another process is writing to this session: wait for it to finish, then retry"
         }
-        "session.denied" => "ask the session's owner to run `sapwood share SESSION USER --role collaborator`",
+        "session.denied" => {
+            "ask the session's owner to do it; to let you write, the owner runs `sapwood share SESSION USER --role collaborator`"
+        }
         "session.not_compacted" => "run `sapwood archives SESSION` to list the compactions on all branches",
         "session.archived" => "run `sapwood archive SESSION --reopen` to reopen it",
         _ => GENERAL_HINT,

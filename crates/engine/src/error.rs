@@ -146,8 +146,10 @@ pub enum EngineError {
     /// An imported run cannot be resumed.
     #[error("run {run} was imported and cannot be resumed")]
     FlowImported { run: SessionId },
-    /// An imported session has no agent to continue with.
-    #[error("session {session} was imported, and no default agent is configured to continue it")]
+    /// The session has had no local turn that configured it, or there is no default agent to configure it with.
+    #[error(
+        "session {session} is not configured: its first local turn sets the default agent, if there is one"
+    )]
     NotConfigured { session: SessionId },
     /// The model reads a local file that neither the operator nor the local command line named.
     #[error(

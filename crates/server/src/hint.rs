@@ -19,7 +19,7 @@ pub fn hint_for(code: &str) -> Option<&'static str> {
         "session.exists" => "choose another id, or omit it to generate one",
         "session.conflict" => "read the session again, then retry with its current head",
         "session.key_reused" => "use a new Idempotency-Key for each new request",
-        "session.denied" => "ask the session's owner to share it with you as collaborator",
+        "session.denied" => "ask the session's owner to do it, or to share it with you as collaborator",
         "session.leased" | "session.stale_fence" => "another process is writing to this session: retry later",
         "session.archived" => {
             "the owner can reopen it with PATCH /v1/sessions/{session} and {\"state\": \"active\"}"

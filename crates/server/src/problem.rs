@@ -28,7 +28,7 @@ pub struct Problem {
 impl Problem {
     pub fn new(code: &'static str, detail: impl Into<String>) -> Self {
         let (mut detail, mut internal) = (detail.into(), None);
-        if status_of(code).is_server_error() {
+        if status_of(code).is_server_error() && !has_public_detail(code) {
             // Clients must not see paths, SQL and other internals.
             internal =
                 Some(std::mem::replace(&mut detail, "internal error: see the server's log".to_owned()));
@@ -97,6 +97,12 @@ impl Problem {
             hint: hint_for(self.code).map(str::to_owned),
         }
     }
+}
+
+/// Whether the detail of a server error is written for clients. It contains no paths, SQL or other internals.
+fn has_public_detail(code: &str) -> bool {
+    let is_model = matches!(code, "model.none" | "model.no_key" | "compact.no_model");
+    is_model || matches!(code, "server.stopping" | "approval.no_links" | "tool.no_directory")
 }
 
 /// Returns the HTTP status for an error code. The codes are documented in docs/errors.

@@ -31,6 +31,9 @@ pub struct Settings {
     pub connections_per_address_max: Option<usize>,
     /// Requests in flight that are reserved for operator keys, in addition to `connections_max`.
     pub operate_connections_reserved: usize,
+    /// The model that answers on the OpenAI routes if the client names a model without a provider that cannot be called
+    /// here. `None` refuses such requests.
+    pub openai_model: Option<String>,
     /// Grace period for running turns after a shutdown request.
     pub grace: Duration,
 }
@@ -49,6 +52,7 @@ impl Default for Settings {
             streams_per_principal_max: None,
             connections_per_address_max: None,
             operate_connections_reserved: 16,
+            openai_model: None,
             grace: Duration::from_secs(10),
         }
     }

@@ -137,7 +137,7 @@ export function hintFor(error: unknown): string {
     "auth.invalid": "The key is unknown, revoked or expired. Ask the server's operator for a new one.",
     "auth.origin": "Open the console at the server's own address, not through another site.",
     "key.scope": "Your key is read-only. Ask for a key with the scope `write`.",
-    "session.denied": "Ask the session's owner to share it with you as a collaborator.",
+    "session.denied": "Ask the session's owner to do it, or to share it with you as a collaborator.",
     "session.not_found": "The session was erased or is not shared with you. Go back to the list.",
     "session.leased": "Another process is running a turn in this session. Its events appear here live.",
     "session.archived": "Reopen the session from its menu to write to it.",

@@ -4,7 +4,6 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
-use sapwood::core::agent::Agent;
 use serde::Serialize;
 
 use crate::agents::{self, AgentFault, Agents, name_of};
@@ -110,11 +109,7 @@ fn row_of(path: &Path) -> AgentRow {
 }
 
 fn show(agents: &Agents, name: &str, out: &mut Out) -> Result<()> {
-    let (agent, file) = match (agents.find(name), name) {
-        (Ok(found), _) => (found.agent, Some(found.path)),
-        (Err(failure), "default") if failure.code == "agent.not_found" => (Agent::default_with(None), None),
-        (Err(failure), _) => return Err(failure),
-    };
+    let (agent, file) = agents.find_or_default(name)?;
     if out.is_json() {
         return out.json(&agent);
     }

@@ -325,13 +325,28 @@ async fn print_content(app: &mut App, content: &BlobRef) -> Result<()> {
     let mut reader = app.engine.views().open_blob(&app.scope, content.blob).await?;
     // Colours are removed from `app.out` in a pipe, so the bytes bypass it.
     let mut stdout = std::io::stdout().lock();
+    let mut incomplete = Vec::new();
     while let Some(bytes) = reader.next().await? {
-        match on_terminal {
-            true => stdout.write_all(clean(&String::from_utf8_lossy(&bytes)).as_bytes())?,
-            false => stdout.write_all(&bytes)?,
+        if on_terminal {
+            incomplete.extend_from_slice(&bytes);
+            let rest = incomplete.split_off(complete_chars(&incomplete));
+            let text = std::mem::replace(&mut incomplete, rest);
+            stdout.write_all(clean(&String::from_utf8_lossy(&text)).as_bytes())?;
+        } else {
+            stdout.write_all(&bytes)?;
         }
     }
+    stdout.write_all(clean(&String::from_utf8_lossy(&incomplete)).as_bytes())?;
     Ok(stdout.flush()?)
+}
+
+/// Length of the bytes without an incomplete UTF-8 character at their end, which the next chunk continues.
+fn complete_chars(bytes: &[u8]) -> usize {
+    let start = bytes.iter().rposition(|byte| byte & 0xC0 != 0x80).unwrap_or(0);
+    match std::str::from_utf8(&bytes[start..]) {
+        Err(error) if error.error_len().is_none() => start,
+        _ => bytes.len(),
+    }
 }
 
 fn word_of(usage: ArtifactUse) -> &'static str {
@@ -350,6 +365,16 @@ fn not_found(session: &SessionId, usage: ArtifactUse, name: &str) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_incomplete_character_waits_for_the_next_chunk() {
+        let text = "aé€😀";
+        for cut in 0..=text.len() {
+            let complete = complete_chars(&text.as_bytes()[..cut]);
+            assert!(text.is_char_boundary(complete) && cut - complete < 4, "{cut}: {complete}");
+        }
+        assert_eq!(complete_chars(b"a\xFF"), 2, "invalid bytes are not kept back");
+    }
 
     #[test]
     fn every_file_needs_a_unique_name() {

@@ -12,6 +12,7 @@ mod zstd;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
 use sapwood::Engine;
@@ -19,6 +20,7 @@ use sapwood::engine::import::{
     ImportOptions, ImportReport as SessionReport, Mode, ReportedProblem, SiblingSessions,
 };
 use sapwood::formats::import::Format;
+use sapwood::store::in_memory::MemoryStore;
 use serde::Serialize;
 
 use crate::app::App;
@@ -175,7 +177,8 @@ pub async fn load(app: &App, path: &Path) -> Result<Engine> {
         let hint = "import it with `sapwood import`, then show the session";
         return Err(Failure::new("input.too_large", message).with_hint(hint));
     }
-    let engine = sapwood::open_engine("memory:", sapwood::store::OpenOptions::default())?;
+    // A file may have more sessions than a store in memory keeps by default. Its size bounds them.
+    let engine = sapwood::engine_over(Arc::new(MemoryStore::with_cap(usize::MAX)));
     let source = source::Source::open(path, indicatif::ProgressBar::hidden())?;
     let (scope, options) = (app.scope.clone(), ImportOptions::new(Mode::Write));
     let mut reports = Vec::new();

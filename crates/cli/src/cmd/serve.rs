@@ -87,7 +87,9 @@ fn restrict_engine(app: &App, agents: &[sapwood::Agent]) -> Result<Engine> {
     let of_triggers = triggers.iter().map(|configured| &configured.installed.agent);
     let named = agents.iter().chain(of_triggers).flat_map(sapwood::Agent::models).map(str::to_owned);
     let memory = app.paths.config.memory.as_ref().and_then(|memory| memory.model.clone());
-    let models = named.chain([app.default_model()]).chain(memory).collect();
+    let server = app.paths.config.server.as_ref();
+    let of_clients = server.and_then(|server| server.openai_model.clone());
+    let models = named.chain([app.default_model()]).chain(memory).chain(of_clients).collect();
     let agent = app.paths.agents().choose(None, &app.paths.config).ok();
     let defaults = SessionDefaults { agent, cwd: None };
     Ok(app.engine.clone().configured(|config| {
@@ -223,6 +225,7 @@ fn settings_of(config: &ServerSettings, grace_s: u64) -> Result<Settings> {
         streams_per_principal_max: unless_zero(config.streams_per_principal_max),
         connections_per_address_max: unless_zero(config.connections_per_address_max),
         operate_connections_reserved,
+        openai_model: config.openai_model.clone(),
         body_bytes_max: config.body_bytes_max.unwrap_or(defaults.body_bytes_max),
         upload_bytes_max: config.upload_bytes_max.unwrap_or(defaults.upload_bytes_max),
         rate,
@@ -234,8 +237,9 @@ fn settings_of(config: &ServerSettings, grace_s: u64) -> Result<Settings> {
 /// Returns the agents that clients can use. Skips agents with invalid files and prints a note for each.
 fn agents_of(app: &App) -> Result<Vec<sapwood::Agent>> {
     let mut offered = vec![app.paths.agents().choose(Some("default"), &app.paths.config)?];
-    for path in app.paths.agents().files()? {
-        match agents::read(&path) {
+    let files = app.paths.agents().files()?;
+    for path in files.iter().filter(|path| agents::name_of(path) != "default") {
+        match agents::read(path) {
             Ok(agent) => offered.push(agent),
             Err(faults) => {
                 let first = faults.first().map(ToString::to_string).unwrap_or_default();

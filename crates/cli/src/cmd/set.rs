@@ -45,8 +45,8 @@ pub struct SetArgs {
 /// Parses an amount in US dollars, and returns it in billionths.
 fn dollars(text: &str) -> std::result::Result<u64, String> {
     let amount: f64 = text.parse().map_err(|_| format!("{text:?} is not an amount in US dollars"))?;
-    if !(amount > 0.0 && amount < 1e9) {
-        return Err("the amount must be positive".to_owned());
+    if !(amount > 0.0 && amount <= 1e6) {
+        return Err("the amount must be more than 0 and at most 1000000".to_owned());
     }
     Ok((amount * 1e9).round() as u64)
 }

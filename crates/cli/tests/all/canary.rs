@@ -65,6 +65,7 @@ fn a_secret_is_in_no_stored_or_printed_byte() {
             &["export", &session, "--format", "messages"],
             &["export", &session, "--format", "markdown"],
             &["export", &session, "--format", "html"],
+            &["export", &session, "--format", "workflow"],
         ] {
             outputs.push(with_secrets(args));
         }

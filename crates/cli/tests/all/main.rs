@@ -41,6 +41,7 @@ mod servers;
 mod shapes;
 mod shares;
 mod skills;
+mod statements;
 mod telemetry;
 mod text;
 mod transfer;

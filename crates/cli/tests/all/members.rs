@@ -97,6 +97,14 @@ const CHANGES: &[(&str, &str, &[&str])] = &[
     ("bob", "send s hello --model demo", &["edit settings", "edit turn"]),
     ("bob", "chat s -p hello", &["open", "edit turn"]),
     ("bob", "rename s T", &["edit rename"]),
+    ("bob", "thinking s high", &["edit settings"]),
+    ("bob", "input add s notes.txt", &["edit input"]),
+    ("bob", "artifact add s notes.txt", &["edit artifact"]),
+    ("ana", "set s --var who=Ada", &["edit set"]),
+    ("ana", "set s --turns-max 9", &["edit set"]),
+    ("bob", "compact s --keep-last 1 --compact-strategy truncate --force", &["edit compact"]),
+    ("bob", "uncompact s", &["edit uncompact"]),
+    ("ana", "prune s --inactive-for 0s --keep-last 1", &["edit prune"]),
     ("bob", "label s 2 here", &["edit label"]),
     ("bob", "branch s 2", &["edit branch"]),
     ("bob", "trim s --keep-last 0", &["edit trim"]),
@@ -110,9 +118,8 @@ const CHANGES: &[(&str, &str, &[&str])] = &[
     ("ana", "erase s --yes", &["erase"]),
 ];
 
-/// Commands that change no session, or whose changes other tests check: cancel, resume, approve and deny need a turn,
-/// compact enough messages, and prune an old session. The lines of
-/// input, artifact, set and thinking are not checked here. The rest reads, or works on the store.
+/// Commands that change no session, or whose changes other tests check: cancel, resume, approve and deny need a turn.
+/// The rest reads, or works on the store.
 const OTHER_COMMANDS: &[&str] = &[
     "resume",
     "cancel",
@@ -132,8 +139,6 @@ const OTHER_COMMANDS: &[&str] = &[
     "archives",
     "ancestry",
     "audit",
-    "prune",
-    "compact",
     "members",
     "memory",
     "graft",
@@ -155,10 +160,6 @@ const OTHER_COMMANDS: &[&str] = &[
     "help",
     "exists",
     "length",
-    "input",
-    "artifact",
-    "set",
-    "thinking",
     "backup",
     "restore",
     "store",
@@ -168,6 +169,7 @@ const OTHER_COMMANDS: &[&str] = &[
 #[test]
 fn every_command_that_changes_a_session_adds_its_audit_lines() {
     on_each_store(|world| {
+        std::fs::write(world.path("notes.txt"), "notes").unwrap();
         world.ok(&["--as", "ana", "new", "--id", "s"]);
         world.ok(&["--as", "ana", "share", "s", "bob", "--role", "collaborator"]);
         for (who, command, expected) in CHANGES.iter() {

@@ -5,8 +5,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
+use serde_json::json;
+
 use crate::harness::World;
-use crate::serve::{Served, serve};
+use crate::serve::{Served, request, serve};
 
 /// Number of examples per operation, low enough for every test run.
 const EXAMPLES_MAX: &str = "12";
@@ -134,4 +136,23 @@ fn a_fuzzer_finds_no_server_error_and_no_undocumented_answer() {
         .current_dir(env!("CARGO_TARGET_TMPDIR"))
         .output();
     check("schemathesis", ran.unwrap());
+}
+
+#[test]
+fn a_model_that_cannot_be_called_is_refused_unless_the_operator_names_a_substitute() {
+    let ask = |config: &str| {
+        let world = World::new("sqlite");
+        world.configure(config);
+        let served = serve(&world, "127.0.0.1:0");
+        let body = json!({ "model": "gpt-4.1", "input": "hello" }).to_string();
+        request(&served.addr, "POST", "/v1/responses", None, &body).1
+    };
+    let refused = ask("");
+    assert_eq!(refused["error"]["code"], "model.no_key", "{refused}");
+    let answered = ask("[server]\nopenai_model = \"demo\"\n");
+    assert_eq!(
+        (&answered["status"], &answered["model"]),
+        (&json!("completed"), &json!("demo")),
+        "{answered}"
+    );
 }

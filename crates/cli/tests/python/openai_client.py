@@ -109,7 +109,9 @@ def responses():
     assert first.status == "completed" and "Ada" in first.output_text and first.model == "demo"
     assert first.conversation.id == conversation and first.metadata == {"a": "b"}
     assert first.usage.total_tokens == first.usage.input_tokens + first.usage.output_tokens > 0
-    second = api.responses.create(model="gpt-4.1", input=[{"role": "user", "content": "what did I say?"}], conversation={"id": conversation})
+    fails(openai.InternalServerError, lambda: api.responses.create(model="gpt-4.1", input="x", conversation=conversation), "model.no_key")
+    fails(openai.BadRequestError, lambda: api.responses.create(model="gpt-oops", input="x", conversation=conversation), "model.unknown")
+    second = api.responses.create(model="demo", input=[{"role": "user", "content": "what did I say?"}], conversation={"id": conversation})
     assert "My name is Ada" in second.output_text and second.model == "demo", second
     items = list(api.conversations.items.list(conversation, order="asc"))
     assert [item.role for item in items] == ["user", "assistant", "user", "assistant"]

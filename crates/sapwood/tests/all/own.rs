@@ -66,3 +66,39 @@ async fn a_stream_and_next_can_be_mixed_without_losing_events() {
     assert_eq!(seqs, [1, 2, 3, 4]);
     assert!(events.try_next().await.unwrap().is_none());
 }
+
+#[tokio::test]
+async fn a_snapshot_is_a_copy_and_an_unknown_session_has_none() {
+    let sapwood = Sapwood::open("memory:").unwrap();
+    assert!(sapwood.snapshot(&"unknown".parse().unwrap()).await.unwrap().is_none());
+    let session = sapwood.open_session(Default::default()).await.unwrap();
+    sapwood.inject(&session, vec![user_text("one"), user_text("two")]).await.unwrap();
+    let before = sapwood.snapshot(&session).await.unwrap().unwrap();
+    let mut changed = before.clone();
+    changed.context.messages.clear();
+    changed.summary.title = Some("changed".to_owned());
+    assert_eq!(sapwood.snapshot(&session).await.unwrap().unwrap(), before);
+    sapwood.inject(&session, vec![user_text("three")]).await.unwrap();
+    assert_eq!(before.context.messages.len(), 2, "later messages are not in an earlier snapshot");
+}
+
+#[tokio::test]
+async fn a_reset_keeps_the_subscribers_and_a_fork_has_none() {
+    let sapwood = Sapwood::open("memory:").unwrap();
+    let session = sapwood.open_session(Default::default()).await.unwrap();
+    sapwood.inject(&session, vec![user_text("one")]).await.unwrap();
+    let mut events = sapwood.subscribe(&session, Seq::ZERO).await.unwrap();
+    sapwood.reset(&session).await.unwrap();
+    let fork = sapwood.fork_at(&session, 0).await.unwrap();
+    sapwood.inject(&fork, vec![user_text("only in the fork")]).await.unwrap();
+    sapwood.inject(&session, vec![user_text("two")]).await.unwrap();
+    let mut kinds = Vec::new();
+    while let Some(event) = events.try_next().await.unwrap() {
+        let SessionEvent::Entry(record) = event else { panic!("{event:?}") };
+        assert!(!record.body.get().contains("fork"), "{record:?}");
+        kinds.push(record.meta.kind);
+    }
+    assert_eq!(kinds.first(), Some(&Kind::UserMessage));
+    assert_eq!(kinds.last(), Some(&Kind::UserMessage), "{kinds:?}");
+    assert!(kinds.contains(&Kind::LeafMoved), "{kinds:?}");
+}

@@ -250,9 +250,7 @@ fn thinking_of(new: &wire::NewResponse) -> Option<Thinking> {
     }
 }
 
-/// Returns the model to call. A name without a provider, as OpenAI's clients send it, selects OpenAI's model if OpenAI
-/// is configured, and otherwise the session's model. The response contains the name of the model that answered. The
-/// name of a scripted model may be a file path, so clients can choose only listed scripted models.
+/// Returns the model to call. Clients can choose only listed scripted models, because the name of one may be a file path.
 fn choose_model(state: &State, requested: Option<&str>) -> Result<Option<String>> {
     let Some(requested) = requested.filter(|requested| !requested.is_empty()) else { return Ok(None) };
     let names = state.engine.configuration().models()?;
@@ -268,7 +266,17 @@ fn choose_model(state: &State, requested: Option<&str>) -> Result<Option<String>
         }
         Some(_) => Err(Problem::new("model.not_found", format!("no model `{requested:.80}` on this server"))),
         None if is_offered("openai") => Ok(Some(format!("openai/{requested}"))),
-        None => Ok(None),
+        None => choose_bare_model(state, requested).map(Some),
+    }
+}
+
+/// Returns the model for a name without a provider, as OpenAI's clients send it, on a server without OpenAI's models. The
+/// operator's `openai_model` answers for names that cannot be called here. No other model answers instead.
+fn choose_bare_model(state: &State, requested: &str) -> Result<String> {
+    match (state.engine.configuration().callable_model(requested), &state.settings.openai_model) {
+        (Ok(model), _) => Ok(model),
+        (Err(_), Some(model)) => Ok(model.clone()),
+        (Err(error), None) => Err(error.into()),
     }
 }
 
