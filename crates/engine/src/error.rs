@@ -146,7 +146,7 @@ pub enum EngineError {
     /// An imported run cannot be resumed.
     #[error("run {run} was imported and cannot be resumed")]
     FlowImported { run: SessionId },
-    /// An imported session has no agent to continue with.
+    /// The session has no agent, and the operation needs one.
     #[error("session {session} was imported, and no default agent is configured to continue it")]
     NotConfigured { session: SessionId },
     /// The model reads a local file that neither the operator nor the local command line named.

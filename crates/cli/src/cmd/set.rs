@@ -46,7 +46,7 @@ pub struct SetArgs {
 fn dollars(text: &str) -> std::result::Result<u64, String> {
     let amount: f64 = text.parse().map_err(|_| format!("{text:?} is not an amount in US dollars"))?;
     if !(amount > 0.0 && amount < 1e9) {
-        return Err("the amount must be positive".to_owned());
+        return Err("the amount must be more than 0 and less than 1000000000".to_owned());
     }
     Ok((amount * 1e9).round() as u64)
 }

@@ -111,8 +111,8 @@ const CHANGES: &[(&str, &str, &[&str])] = &[
 ];
 
 /// Commands that change no session, or whose changes other tests check: cancel, resume, approve and deny need a turn,
-/// compact enough messages, and prune an old session. The lines of
-/// input, artifact, set and thinking are not checked here. The rest reads, or works on the store.
+/// compact needs enough messages, and prune an old session. The lines of input, artifact, set and thinking are not checked
+/// here. The other commands only read, or work on the store.
 const OTHER_COMMANDS: &[&str] = &[
     "resume",
     "cancel",
