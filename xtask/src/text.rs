@@ -1,5 +1,5 @@
-//! Checks source files: each states its purpose in its first line, is short, and has no open to-dos. Also checks that each
-//! error code has a page in docs/errors.
+//! Checks source files: each states its purpose in its first line, is short, and contains no unfinished code and no ignored
+//! tests. Also checks that each error code is documented in docs/errors.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -64,7 +64,7 @@ fn lines_max(name: &str) -> usize {
     if is_test { TEST_FILE_LINES_MAX } else { FILE_LINES_MAX }
 }
 
-/// Check that every stable error code has a page, and every page a code.
+/// Check that every stable error code is documented, and that the code of every page is in use.
 fn check_error_pages(root: &Path, files: &[PathBuf], faults: &mut Vec<String>) -> Result<()> {
     let mut codes = Vec::new();
     for file in files.iter().filter(|file| file.starts_with(root.join("crates"))) {

@@ -124,7 +124,7 @@ fn cells(figure: &Figure) -> [String; 8] {
     ]
 }
 
-/// Format with three significant digits, without exponents.
+/// Format without an exponent: with three decimals below 1, else with at least three significant digits.
 fn number(value: f64) -> String {
     match value.abs() {
         size if size >= 100.0 => format!("{value:.0}"),

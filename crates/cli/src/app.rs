@@ -69,7 +69,7 @@ impl App {
         })
     }
 
-    /// Open models and tools, for commands that run turns. Other commands start faster without them.
+    /// Open models and tools, for commands that need them. Other commands start faster without them.
     pub fn open_backends(&mut self) -> Result<()> {
         if self.model.is_some() {
             return Ok(());

@@ -182,7 +182,7 @@ fn wants_json() -> bool {
     std::env::args_os().skip(1).take_while(|arg| arg != "--").any(|arg| arg == "--json")
 }
 
-/// Convert clap's error: its tips become the hint, and its other lines the message.
+/// Convert clap's error: its tips become the hint, and its other lines, except the usage, become the message.
 pub fn usage_failure(error: &clap::Error) -> Failure {
     if matches!(
         error.kind(),

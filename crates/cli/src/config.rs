@@ -90,8 +90,8 @@ pub struct ServerSettings {
     pub openai_model: Option<String>,
     /// The address at which clients reach the server, for answer links. Default: the address that it listens on.
     pub public_url: Option<String>,
-    /// The secret, `secret:NAME`, that signs answer links. Servers of one store need the same. Default: a key file in
-    /// Sapwood's home.
+    /// The secret, `secret:NAME`, that signs answer links. All servers of a store need the same secret. Default: a key
+    /// file in Sapwood's home.
     pub link_secret: Option<String>,
     pub oidc: Option<OidcSettings>,
 }

@@ -3,7 +3,7 @@
 //! - [`args`] defines the command-line options.
 //! - [`app`] builds an engine and a scope from options, environment and configuration.
 //! - [`cmd`] has one file per command, and [`dispatch`] calls it.
-//! - [`render`] writes all output.
+//! - [`render`] writes the output of commands, except the screen of a chat.
 //! - [`failure`] defines the errors, with their exit codes and hints.
 //!
 //! Stdout contains only data. Errors, notes and progress go to stderr, even with `--json`.

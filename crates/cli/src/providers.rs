@@ -1,4 +1,4 @@
-//! Creates models and tools from configuration and environment, only for commands that run turns.
+//! Creates models and tools from configuration and environment, for the commands that need them.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};

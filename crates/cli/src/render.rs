@@ -1,4 +1,5 @@
-//! All terminal output. [`Out`] writes data to stdout, [`report`] writes failures to stderr.
+//! The output of commands, except the screen of a chat. [`Out`] writes data to stdout, [`report`] writes failures to
+//! stderr.
 //!
 //! A transcript is untrusted text: before it reaches a terminal, [`clean`] replaces its control characters. Colours
 //! are added afterwards. anstream drops them if stdout is not a terminal or NO_COLOR is set.

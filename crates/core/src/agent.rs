@@ -24,7 +24,7 @@ pub const CONTEXT_TOKENS_MIN: u64 = 1_000;
 pub const CHAIN_MAX: usize = 8;
 /// Default limit on turns per session.
 pub const TURNS_MAX_DEFAULT: u32 = 50;
-/// Default limit on turns of a session that a person works in.
+/// Default limit on turns of an interactive session.
 pub const INTERACTIVE_TURNS_MAX: u32 = 1_000;
 
 /// The configuration of a session's model, tools, limits and rights. `docs/spec/agents.md` describes each field.
@@ -36,10 +36,11 @@ pub struct Agent {
     /// A name for display.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// What the agent is for, for display.
+    /// The agent's purpose, for display.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    /// `PROVIDER/NAME`, or `demo`.
+    /// `PROVIDER/NAME`, `demo`, or the name of a model that the embedding program supplies. `None` uses the configured
+    /// default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     /// Fallback models, tried in this order when the model fails.
@@ -94,8 +95,8 @@ pub struct Agent {
     /// 1,000.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context_window: Option<u64>,
-    /// The maximum size of a session's context in tokens, at least 1,000. The smaller of this and the model's window
-    /// determines the pressure levels.
+    /// The maximum size of a session's context in tokens, at least 1,000. The pressure levels are percentages of this
+    /// number, or of the model's window without the reserve for an answer if that is smaller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token_budget: Option<u64>,
     /// What to do with a turn whose process died.
@@ -260,8 +261,8 @@ pub enum OnExceed {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Limits {
-    /// Explicit limit on turns per session. The default, also for zero, is [`TURNS_MAX_DEFAULT`]; a flow role may have
-    /// as many as the flow can require.
+    /// Maximum number of turns per session. Zero means [`TURNS_MAX_DEFAULT`]. So does `None`, except in an interactive
+    /// session ([`INTERACTIVE_TURNS_MAX`]) and for a flow role, which gets as many turns as the flow can require.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub turns_max: Option<u32>,
     /// Maximum number of rounds per turn, from 1 to 1000. A round is one answer of the model and its tool calls.
@@ -269,7 +270,7 @@ pub struct Limits {
     /// Maximum number of rounds per turn with an invalid tool call: an unknown tool, or input that does not
     /// match its schema.
     pub corrections_max: u32,
-    /// Maximum duration of a turn in one process, in seconds. A turn that is resumed starts again at zero.
+    /// Maximum duration of a turn in one process, in seconds. A resumed turn starts again at zero.
     pub wall_time_s: u32,
 }
 
@@ -373,14 +374,15 @@ impl Agent {
         Json::from_value(&serde_json::to_value(self).expect("an agent contains only plain data"))
     }
 
-    /// The agent for a session in which a person is present, who stops a runaway conversation. It gets a higher limit on
-    /// turns, unless the agent sets one.
+    /// The agent for an interactive session, in which a person can stop a runaway conversation. Its limit on turns is
+    /// higher, unless the agent sets one.
     pub fn interactive(mut self) -> Self {
         self.limits.turns_max.get_or_insert(INTERACTIVE_TURNS_MAX);
         self
     }
 
-    /// Set the limits that a session's owner has changed.
+    /// Apply the turn limit and the budget that a session's owner has changed. A changed token budget is not applied to
+    /// the agent: the caller keeps it separately.
     pub fn set_limits(&mut self, limits: &LimitsChanged) {
         self.limits.turns_max = limits.turns_max.or(self.limits.turns_max);
         if let Some(nano) = limits.budget_nano_usd {
@@ -475,7 +477,7 @@ impl Agent {
         check(
             self.pressure.is_none_or(|levels| levels.check().is_ok()),
             "pressure",
-            "is not increasing from 1 to 100",
+            "has thresholds that are not increasing from 1 to 100",
         );
         let rated = |rating: f32| (0.0..=1.0).contains(&rating);
         check(rated(confidence.backtrack_below), "confidence.backtrack_below", "is not between 0 and 1");

@@ -1,7 +1,7 @@
 //! Deadlines of questions that wait for a person: when they are escalated, and when they expire.
 //!
-//! An agent sets the durations. The engine writes the resulting times into the question's entry, so every process that
-//! reads the log knows them. An expired question is answered `denied` by the system; the first answer counts.
+//! An agent sets the durations. The engine writes the resulting times into the question's entry, so that every process
+//! applies the same deadlines. An expired question is answered `denied` by the system; the first answer counts.
 
 use serde::{Deserialize, Serialize};
 
@@ -16,7 +16,7 @@ pub const WAIT_S_MAX: u32 = 30 * 86_400;
 /// Maximum length of the name that an escalation is addressed to, in bytes.
 pub const ESCALATE_TO_BYTES_MAX: usize = 200;
 
-/// How long a question of an agent waits for a person. Without it, a question waits until it is answered.
+/// How long an agent's question waits for a person. Without it, a question waits until it is answered.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ApprovalWait {

@@ -73,7 +73,8 @@ impl Authority {
         !self.imported.is_empty()
     }
 
-    /// The last entry of the session's imported prefix. All entries written by this store follow it.
+    /// The last entry of the session's imported prefix; zero if there is none. All entries written by this store follow
+    /// it.
     pub fn imported_prefix(&self) -> Seq {
         match self.imported.first() {
             Some((0 | 1, last)) => Seq(*last),
@@ -183,8 +184,8 @@ fn depth_up_to<L: Lookup>(from: Seq, last: u32, log: &mut L) -> Result<u32, L::E
 }
 
 /// Determines the origin of a session that was written before stores had these records. Sessions with an `import` line
-/// in the audit, and their forks, count as imported; all others count as written here. The caller passes in the audit
-/// lines about the session [`OriginTrace::wanted`] until that is `None`.
+/// in the audit log, and their forks, count as imported; all others count as written here. The caller passes in the
+/// audit lines about the session that [`OriginTrace::wanted`] returns, until it returns `None`.
 #[derive(Debug)]
 pub struct OriginTrace {
     wanted: Option<SessionId>,
@@ -208,7 +209,7 @@ impl OriginTrace {
         self.wanted.as_ref()
     }
 
-    /// Whether a line is relevant. The caller may skip irrelevant lines.
+    /// Whether a line is relevant to a session's origin. The caller may skip other lines.
     pub fn is_about_origin(line: &AuditLine) -> bool {
         use AuditAction::{Create, Erase, Fork, Import};
         matches!(line.action, Create | Import | Fork | Erase)

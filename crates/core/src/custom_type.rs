@@ -1,10 +1,10 @@
-//! The names of custom entries. Sapwood stores some of its own data in custom entries and trusts them, so callers may not
-//! write entries with these names.
+//! The names of custom entries. Sapwood stores some of its data in custom entries and trusts them, so callers must not
+//! write entries with the same names.
 
 /// Maximum length of a custom type, in bytes.
 pub const CUSTOM_TYPE_BYTES_MAX: usize = 128;
 
-/// The beginnings of the names that Sapwood itself writes.
+/// Prefixes of the names that only Sapwood may use.
 const RESERVED_PREFIXES: &[&str] = &["sapwood", "openai_", "role-files:", "turn_terms"];
 
 /// Whether only Sapwood may write custom entries with this name.

@@ -203,8 +203,8 @@ uuid_type!(
 );
 
 impl TurnId {
-    /// A lower bound of the ids of the turn's entries: they are not older than the turn's id. Ids of imported turns can
-    /// have any form, and a clock that was set back between the two breaks the order.
+    /// A lower bound of the ids of the turn's entries. It does not hold for imported turns, whose ids can have any form,
+    /// or if the clock was set back after the turn's id was minted.
     pub fn entries_from(&self) -> EntryId {
         let mut bytes = [0; 16];
         bytes[..6].copy_from_slice(&self.as_bytes()[..6]);

@@ -1,6 +1,6 @@
 //! The media type of a file's content. A declared type is not trusted, because browsers and models act on it.
 
-/// Number of bytes of a text to inspect.
+/// Number of bytes to inspect.
 const INSPECTED_BYTES: usize = 8 << 10;
 /// Prefix length needed for detection: the inspected bytes, and one byte to detect whether the text continues.
 pub const SNIFFED_BYTES: usize = INSPECTED_BYTES + 1;
@@ -11,8 +11,9 @@ pub const DOCX: &str = "application/vnd.openxmlformats-officedocument.wordproces
 /// The type of content that is not recognised.
 pub const UNKNOWN: &str = "application/octet-stream";
 
-/// Detect the media type of content. `bytes` must contain at least the first [`SNIFFED_BYTES`]. The declared type
-/// only distinguishes JSON from other text. HTML is plain text, so that no browser runs it.
+/// Detect the media type of content. `bytes` must contain at least the first [`SNIFFED_BYTES`], or all of shorter
+/// content. The declared type only distinguishes JSON from other text. HTML counts as plain text, so that no browser
+/// runs it.
 pub fn media_type(bytes: &[u8], declared: &str) -> &'static str {
     magic(bytes).or_else(|| text_type(bytes, declared)).unwrap_or(UNKNOWN)
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use crate::agent::Agent;
 use crate::settings::Settings;
 
-/// The built-in model that needs no key. It answers only where no other model was ever chosen.
+/// The built-in model that needs no key. An answer of this model does not choose the model of later answers.
 pub const DEMO_MODEL: &str = "demo";
 /// Prefix of the model name in answers that a hook supplied.
 const HOOK_PREFIX: &str = "hook/";

@@ -15,7 +15,7 @@ pub enum ApprovalMode {
     Ask,
     /// Edits of files in scope need no approval; other changes do.
     AcceptEdits,
-    /// Run everything that the allow lists permit, except commits.
+    /// Run everything that the allow lists permit. Only commits need approval.
     Auto,
 }
 

@@ -8,7 +8,8 @@ use crate::entry::{ConfigSource, Configured, LimitsChanged, SessionContext};
 use crate::id::Seq;
 use crate::settings::Settings;
 
-/// The entries that hold a session's configuration, as its summary knows them. Only own entries count.
+/// The positions of the entries with a session's configuration, and the changed limits. Only entries that this store
+/// wrote count.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ConfigEntries {
@@ -63,7 +64,8 @@ impl SessionConfig {
         })
     }
 
-    /// Put the configuration into force over the settings of a path, which may contain imported settings.
+    /// Apply the configuration to the settings of a path. It replaces the agent, system prompt and working directory,
+    /// which may be imported. Its skills, thinking level and model apply only if the path does not set them.
     pub fn apply_to(&self, settings: &mut Settings) {
         let agent = &self.agent;
         settings.system.clone_from(&self.system);

@@ -1,5 +1,5 @@
-//! Frames around summaries in the context. A summary has the role of the user, but it was written by a model, a hook,
-//! this program or another one. The frame tells the model where the summary begins and ends.
+//! Frames around summaries in the context. A summary has the user role, but a model, a hook, this program or another
+//! program wrote it. The frame shows the model where the summary begins and ends.
 
 /// Frame the summary of a compaction for the context, so that the model can tell it from the user's own words.
 pub fn frame_summary(text: &str) -> String {

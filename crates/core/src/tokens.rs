@@ -8,7 +8,7 @@ pub use parts::{Estimate, count_parts, text_bytes};
 use crate::port::tokens::Tokenizer;
 use crate::project::context::{Context, Message};
 
-/// Counts tokens when planning a compaction. The engine's implementation caches counts; a plain tokenizer does not.
+/// Counts the tokens of messages and texts. The engine's implementation caches counts; a plain tokenizer does not.
 pub trait Count: Send + Sync {
     fn message(&self, message: &Message) -> u64;
     fn text(&self, text: &str) -> u64;

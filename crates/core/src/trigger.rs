@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::entry::{Body, EngineRecord, Entry, TriggerEvent};
 use crate::id::{EntryId, Seq, SessionId, TimestampMs};
 
-/// The id prefix of trigger logs and of the sessions that triggers open.
+/// The id prefix of trigger logs and of the new sessions that triggers open.
 pub const TRIGGER_PREFIX: &str = "trigger.";
 /// Maximum length of a name, in bytes.
 pub const NAME_BYTES_MAX: usize = 48;
@@ -61,7 +61,7 @@ pub enum TriggerTarget {
 /// A trigger's configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Trigger {
-    /// Lower-case words joined by hyphens.
+    /// 1 to 48 lower-case letters, digits and hyphens.
     pub name: String,
     pub target: TriggerTarget,
     /// The prompt, with placeholders: `{{payload.branch}}`, `{{payload}}`, `{{trigger}}`, `{{fired_at}}`.

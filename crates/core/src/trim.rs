@@ -4,8 +4,8 @@ use crate::compact::carried_over;
 use crate::entry::{Compaction, Strategy, Trigger};
 use crate::project::context::{Context, Message};
 
-/// Plan a compaction that keeps the last `keep_last` messages of a context; `None` if the context has no more
-/// messages. A kept tool result keeps its call, so a few more messages may be kept.
+/// Plan a compaction that keeps the last `keep_last` messages of a context. The call of a kept result is also kept, so
+/// the context may keep a few more messages. `None` if no message would be removed.
 pub fn plan_trim(context: &Context, keep_last: usize) -> Option<Compaction> {
     plan_removal(context, keep_last, Strategy::Trim, Trigger::Manual)
 }

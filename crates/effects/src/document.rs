@@ -1,5 +1,6 @@
-//! The document reader: runs [`crate::extract`] in a child process without files, network and secrets, within limits of
-//! time, memory and output. A damaged or hostile document ends only its child process.
+//! The document reader: runs [`crate::extract`] in a child process with an empty environment, within limits of time,
+//! memory and output. On Linux, the child has no access to files or the network. A damaged or hostile document ends only
+//! its child process.
 
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
@@ -80,7 +81,7 @@ async fn exchange(
     let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
     let write = async {
         if let Some(mut stdin) = stdin {
-            // A child that ends early closes the pipe. Its status tells why.
+            // A child that ends early closes the pipe. Its exit status shows why.
             let _ = stdin.write_all(document).await;
         }
     };

@@ -1,6 +1,6 @@
-//! Extracts the text of documents, in a child process. [`extract_stdin`] is the child: it reads a document from standard
-//! input and writes its text to standard output. The launcher drops the child's rights before the first byte is read
-//! (see [`crate::sandbox`]), because documents are untrusted and their parsers may have faults.
+//! Extracts the text of documents. [`extract_stdin`] runs in a child process: it reads a document from standard input and
+//! writes its text to standard output. On Linux, the child drops its rights before it reads the first byte (see
+//! [`crate::sandbox`]), because documents are untrusted and their parsers may have faults.
 
 mod docx;
 mod html;
@@ -18,7 +18,7 @@ const STACK_BYTES: usize = 64 << 20;
 
 /// Extract the text of the document on standard input.
 pub fn extract_stdin(format: DocumentFormat) -> ExitCode {
-    // The reason of a panic is reported below; its message on standard error would hide it.
+    // A panic is reported below. Its own message would be part of the reason on standard error.
     std::panic::set_hook(Box::new(|_| {}));
     let parsing = std::thread::Builder::new().stack_size(STACK_BYTES).spawn(move || read_and_extract(format));
     let extracted = match parsing.map(std::thread::JoinHandle::join) {
@@ -48,7 +48,7 @@ fn write_text(text: &str) -> Result<(), String> {
     stdout.write_all(shown.as_bytes()).and_then(|()| stdout.flush()).map_err(|error| error.to_string())
 }
 
-/// Extract the text of a document in this process. Only for documents from a trusted source, and for the child process.
+/// Extract the text of a document in this process, which must be the child process.
 fn extract(format: DocumentFormat, document: &[u8]) -> Result<String, String> {
     let text = match format {
         DocumentFormat::Pdf => pdf::extract_text(document),

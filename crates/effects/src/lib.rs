@@ -1,5 +1,6 @@
-//! Models, tools, hooks, skills and triggers, with their outgoing requests, child processes and secrets. This crate
-//! knows nothing about the log: it accepts requests and grants, and returns reply events and tool outputs.
+//! Models, tools, hooks, skills, triggers, documents and answer links, with their outgoing requests, child processes and
+//! secrets. This crate does not access the log: it accepts requests and grants, and returns reply events and tool
+//! outputs.
 
 pub mod answer_link;
 pub mod document;

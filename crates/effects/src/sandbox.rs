@@ -5,8 +5,8 @@
 //! argument. The launcher runs as two processes: a supervisor that kills every remaining process of the program
 //! ([`supervise`]), and its child, which drops its rights and becomes the program ([`restrict`]).
 //!
-//! The launcher also extracts the text of documents ([`crate::extract`]). The process that does this is the launcher
-//! itself: it drops all its rights before it reads the document, and starts no program.
+//! The launcher also extracts the text of documents ([`crate::extract`]). The launcher does this itself and starts no
+//! program. On Linux it drops all its rights before it reads the document.
 //!
 //! A binary is a launcher if its `main` begins with [`launch_if_asked`].
 
@@ -48,7 +48,7 @@ pub enum FileRights {
 #[serde(rename_all = "snake_case")]
 pub enum Network {
     Open,
-    /// No sockets of any kind, not even to programs on this machine.
+    /// No connections, not even to programs on this machine. Pairs of connected sockets are allowed.
     Denied,
 }
 

@@ -1,6 +1,6 @@
-//! Secret values exist only at the edge (I12). All other code uses `secret:NAME`. A value is inserted when a request is
-//! sent or a process starts, and redacted from all output. Values are read from variables named `SAPWOOD_SECRET_NAME`,
-//! so that agents cannot read the rest of the environment, or from a lookup such as the OS keychain.
+//! Secret values are only used where a request is sent or signed, or a process starts (I12). All other code uses
+//! `secret:NAME`. Values are redacted from all output. They are read from variables named `SAPWOOD_SECRET_NAME`, so that
+//! agents cannot read the rest of the environment, or from a lookup such as the OS keychain.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -29,7 +29,7 @@ impl Secret {
     pub fn new(value: impl Into<String>) -> Self {
         Self(Zeroizing::new(value.into()))
     }
-    /// The secret value. Only for use at the edge.
+    /// The secret value. Use it only where a request is sent or signed, or a process starts.
     pub fn expose(&self) -> &str {
         &self.0
     }

@@ -1,5 +1,5 @@
-//! Leave a branch: move the leaf to another entry, and add a summary of the branch that is left. The caller, a hook or a
-//! model writes the summary.
+//! Leave a branch: move the leaf to another entry and, optionally, add a summary of the abandoned branch. The caller, a
+//! hook or a model writes the summary.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -20,10 +20,10 @@ use crate::hook::{EventLocation, HookDecision, text_of};
 use crate::summarise::MeteredSummariser;
 use crate::{EngineError, Result};
 
-/// Maximum number of entries of an abandoned branch that are summarised. Older entries are left out.
+/// Maximum number of entries of an abandoned branch that are summarized. Older entries are left out.
 const BRANCH_ENTRIES_MAX: u32 = 10_000;
 
-/// The summary of the branch that is left.
+/// The summary of the abandoned branch.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum LeaveWith {
     /// No summary.
@@ -31,7 +31,7 @@ pub enum LeaveWith {
     Nothing,
     /// The caller's summary.
     Text(String),
-    /// A summary by this model, or by the model that answers next.
+    /// A summary written by this model or, if `None`, by the model that answers next.
     ModelSummary { model: Option<String> },
 }
 

@@ -1,4 +1,5 @@
-//! What can be changed about a session's configuration after its start. No change adds tools or file access.
+//! Changes to a session's configuration after its start. No change adds tools or raises the level of file access. Only
+//! an operator, or the owner of the session that fixed the configuration, may set another working directory.
 
 use sapwood_core::agent::Narrowing;
 use sapwood_core::entry::{
@@ -26,7 +27,7 @@ const VALUE_BYTES_MAX: usize = 16 << 10;
 pub struct ForkChanges {
     /// Restrictions, in addition to those of the source.
     pub narrowing: Narrowing,
-    /// Another working directory. Only the owner of the session that fixed the configuration may set it.
+    /// Another working directory. Only an operator, or the owner of the session that fixed the configuration, may set it.
     pub cwd: Option<String>,
     /// The branch or commit of that directory.
     pub git_ref: Option<String>,
@@ -53,10 +54,10 @@ impl ForkChanges {
     }
 }
 
-/// An owner's changes of a session: its context and its limits. Absent fields keep their value.
+/// An owner's changes to a session's context and limits. Absent fields keep their value.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ConfigChange {
-    /// The working directory. Only the owner of the session that fixed the configuration may set it.
+    /// The working directory. Only an operator, or the owner of the session that fixed the configuration, may set it.
     pub working_dir: Option<String>,
     /// The open file; an empty text removes it.
     pub active_file: Option<String>,
@@ -135,8 +136,8 @@ impl Configuration<'_> {
         Ok(std::iter::once(configured.into()).chain(limits).collect())
     }
 
-    /// Change a session's context or limits. The model learns of a changed context from a note that is appended to the
-    /// conversation: the prompt is not rendered again, so that the cached prefix stays valid.
+    /// Change a session's context or limits. A note appended to the conversation informs the model of a changed context:
+    /// the prompt is not rendered again, so that the cached prefix stays valid.
     pub async fn change(self, scope: &Scope, session: &SessionId, change: &ConfigChange) -> Result<Appended> {
         self.engine.directory().check_right(scope, session, Right::Own).await?;
         if self.engine.store.log_format().await? < LOG_VERSION {
@@ -202,7 +203,7 @@ fn inherited_by_fork(source: &Summary, before: Option<&ConfigSource>) -> ConfigS
     }
 }
 
-/// Refuse a change of paths by anyone but the owner of the session that fixed the configuration.
+/// Refuse a change of paths, unless the caller is an operator or owns the session that fixed the configuration.
 fn check_path_owner(scope: &Scope, session: &SessionId, owner: &Principal) -> Result<()> {
     if scope.principal == *owner || scope.reach == Reach::Tenant {
         return Ok(());
@@ -231,7 +232,7 @@ pub(crate) fn check_context(context: &SessionContext) -> Result<()> {
     if let Some(selection) = &context.selection
         && (selection.start_line == 0 || selection.end_line < selection.start_line)
     {
-        return fail(format!("the selection {selection} is not a range of lines; lines count from 1"));
+        return fail(format!("the selection {selection} is not a range of lines; lines are numbered from 1"));
     }
     let fields = [&context.working_dir, &context.active_file, &context.git_ref];
     let fields = fields.into_iter().flatten().map(|value| ("a field", value));

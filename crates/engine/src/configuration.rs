@@ -1,5 +1,6 @@
-//! Decide which entries may configure a turn. Only entries written by this store's engine count. Imported entries
-//! can be shown, searched and continued, but never trigger an action.
+//! Decide which entries may configure a turn. Only entries written by this store's engine count; of imported entries,
+//! only the model and the thinking level apply. Imported entries can be shown, searched and continued, but never trigger
+//! an action.
 //!
 //! A session's configuration is its own `configured` entry, outside the tree, and applies on every branch. Sessions of
 //! log format 2 are configured by their own `context_changed` entries instead.
@@ -34,12 +35,12 @@ pub(crate) struct ResolvedConfig {
     pub agent: Agent,
     /// Maximum number of tokens in the context, if the owner has set one.
     pub token_budget: Option<u64>,
-    /// What a fork's ancestors already used of its limits.
+    /// What the fork's ancestors have used of the limits.
     pub inherited: Option<ConfigSource>,
     pub authority: Authority,
     /// Entries that apply this configuration on the path, if the path has a different configuration.
     pub changes: Vec<Body>,
-    /// A notice for the caller, if the configuration differs from the one on the path.
+    /// A notice for the caller, if an imported session continues with the default agent.
     pub notice: Option<String>,
     /// Models named by entries that this store wrote.
     named: BTreeSet<String>,
@@ -224,8 +225,8 @@ impl Configuration<'_> {
         Ok(slice)
     }
 
-    /// The id of the agent that the session's turns run with. `None` if its first local turn has yet to fix one: the agent
-    /// of an import is history and does not count.
+    /// The id of the agent that the session's turns run with. `None` if the first local turn has not assigned one yet: an
+    /// imported agent does not count.
     pub(crate) async fn agent_in_force(self, scope: &Scope, summary: &Summary) -> Result<Option<String>> {
         if let Some(config) = self.current_config(scope, summary).await? {
             return Ok(Some(config.agent.id));
@@ -257,7 +258,7 @@ impl Configuration<'_> {
         Ok(bodies)
     }
 
-    /// The configuration of an imported session that has no agent to continue with, to show what its path says.
+    /// The configuration of a session that has no agent to continue with, from the settings on its path. For display only.
     pub(crate) async fn unconfigured(self, scope: &Scope, summary: &Summary) -> Result<ResolvedConfig> {
         let authority = self.authority_of(scope, summary).await?;
         let settings = self.path_settings(scope, &summary.id, None).await?;
@@ -284,7 +285,7 @@ impl Configuration<'_> {
         Ok(own)
     }
 
-    /// The session's configuration, also if it is of format 2. `None` before its first local turn.
+    /// The session's configuration, also if it is of format 2; `None` if it has none yet.
     pub(crate) async fn current_config(
         self,
         scope: &Scope,
@@ -396,8 +397,8 @@ impl Configuration<'_> {
         Ok(settings)
     }
 
-    /// Record the file-backed models of an agent that the local command line started, so that a server may continue
-    /// the work.
+    /// Record the agent's file-backed models if the local command line named them, so that a server may continue the
+    /// work.
     pub(crate) async fn record_models(self, scope: &Scope, session: &SessionId, agent: &Agent) -> Result<()> {
         if self.engine.config.file_models == FileModels::Local {
             for model in self.file_backed(agent) {
@@ -519,8 +520,8 @@ impl ResolvedConfig {
         self.named.extend(model.map(str::to_owned));
     }
 
-    /// Whether the current call or an entry that this store wrote names the model. An answer names no model: it could be
-    /// injected.
+    /// Whether the current call or an entry that this store wrote names the model. The model of an answer does not count,
+    /// because answers can be injected.
     pub(crate) fn is_named(&self, model: &str) -> bool {
         let is_asked = self.settings.model_asked.as_deref() == Some(model);
         self.named.contains(model) || (is_asked && !self.authority.has_imports())

@@ -1,5 +1,5 @@
-//! Find sessions and entries by the names that users type, list and search sessions, and read the audit log. A session is named
-//! by its id, a unique id prefix or `@last`; an entry by its seq, its id, a unique prefix of its id, or a label.
+//! Find sessions and entries by the names that users type, list and search sessions, and read the audit log. A session
+//! is named by its id, a unique id prefix or `@last`; an entry by its seq, its id, a unique prefix of its id, or a label.
 
 use sapwood_core::entry::{Body, SessionState, Stance};
 use sapwood_core::port::store::{
@@ -15,10 +15,11 @@ use crate::{EngineError, Result, service};
 /// Shortest accepted id prefix. A shorter prefix could match because of a typo.
 const PREFIX_CHARS_MIN: usize = 4;
 
-/// Maximum number of list pages read to find the first sessions: enough for over a million sessions.
+/// Maximum number of list pages read to find the first sessions.
 const LIST_PAGES_MAX: usize = 1_000;
 
-/// Rows of a page that is filtered by the state of the context, and how many store pages are read for it.
+/// Default number of rows of a page that is filtered by the state of the context, and the maximum number of store pages
+/// read for it.
 const CONTEXT_ROWS: usize = 50;
 const CONTEXT_PAGES_MAX: usize = 20;
 

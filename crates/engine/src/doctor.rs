@@ -1,6 +1,6 @@
-//! Read every log of a store and check its invariants: I1, I2, I13, readable bodies, existing targets,
-//! summaries that equal the fold of the log, and an unbroken audit chain. The store checks its internal
-//! structures itself.
+//! Read every log that the caller may see and check its invariants: I1, I2, I13, readable bodies, existing targets,
+//! summaries that equal the fold of the log, and an unbroken audit chain. The store checks its internal structures
+//! itself.
 
 use std::collections::HashMap;
 
@@ -17,7 +17,7 @@ const PAGE_ROWS: usize = 500;
 /// Maximum number of findings reported per session; the first few are enough to locate the problem.
 const FINDINGS_PER_SESSION_MAX: usize = 20;
 
-/// The checks and findings of one doctor run.
+/// The findings of a check, and how much was checked.
 #[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize)]
 pub struct Diagnosis {
     pub sessions: u64,

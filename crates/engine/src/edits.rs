@@ -54,7 +54,7 @@ impl Edits<'_> {
         self.engine.log().append(scope, append).await
     }
 
-    /// Store the media of messages that are injected next. The caller must be able to write to the session.
+    /// Store the media of messages before they are injected. The caller must be able to write to the session.
     pub async fn put_media(self, scope: &Scope, session: &SessionId, media: Vec<Vec<u8>>) -> Result<()> {
         if !media.is_empty() {
             self.engine.directory().check_right(scope, session, Right::Write).await?;

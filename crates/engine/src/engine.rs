@@ -25,7 +25,7 @@ use crate::session_defaults::{FileModels, SessionDefaults};
 use crate::tokens::TokenCache;
 use crate::wakeups::Wakeups;
 
-/// The trace id of a span, as 32 hexadecimal digits, or `None` for an untraced span.
+/// A function that returns the trace id of a span, as 32 hexadecimal digits, or `None` for an untraced span.
 pub type TraceIds = Arc<dyn Fn(&tracing::Span) -> Option<String> + Send + Sync>;
 
 /// The sessions of one store. Cheap to clone.

@@ -1,7 +1,7 @@
 //! A session's inputs: files and snippets that its user supplies, and that the model reads with the input tools.
 //!
 //! An input is an entry outside the tree, so it belongs to the session and not to a path. Adding one also appends a note
-//! to the path, which tells the model how to read it. While a turn runs, no other writer may move the leaf; then the note
+//! to the path, which tells the model how to read it. While a turn runs, no other writer may move the leaf, so the note
 //! is appended when the next turn starts ([`Inputs::missing_notes`]).
 
 use std::ops::ControlFlow;
@@ -108,8 +108,8 @@ impl Inputs<'_> {
         Ok(text[..end].to_owned())
     }
 
-    /// The notes about inputs that the session's log does not contain: of inputs that were added while a turn ran,
-    /// imported, or taken over from the source of a fork.
+    /// The input notes that the session's log lacks: for inputs that were added while a turn ran, imported, or copied
+    /// from the source of a fork.
     pub(crate) async fn missing_notes(
         self,
         scope: &Scope,
@@ -146,7 +146,7 @@ impl Inputs<'_> {
         Ok(artifacts.inputs().take(INPUTS_MAX).map(|input| Draft::new(now, input.as_put())).collect())
     }
 
-    /// Detect how an input is read. Reads its beginning.
+    /// Detect the format of an input from its media type, its name and its first bytes.
     pub(crate) async fn format_of(self, scope: &Scope, content: &BlobRef, name: &str) -> Result<InputFormat> {
         let mut reader = self.engine.views().open_blob(scope, content.blob).await?;
         let head = reader.next_up_to(SNIFFED_BYTES).await?;
@@ -185,7 +185,7 @@ impl Inputs<'_> {
         }
     }
 
-    /// The text of a document, from the cache or extracted in a child process.
+    /// The text of a document, from the cache or extracted by the document reader.
     async fn document_text(
         self,
         mut reader: BlobReader,

@@ -1,7 +1,7 @@
 //! The session operations, independent of the store type.
 //!
-//! [`Engine`] is the only entry point. Its operations are grouped into services, each in its own module.
-//! Every call requires a [`Scope`](sapwood_core::Scope). Operations that change a session append entries to its log.
+//! [`Engine`] is the main entry point. Its operations are grouped into services, each in its own module. Operations
+//! on behalf of a caller require a [`Scope`](sapwood_core::Scope). Changes to a session are appended to its log.
 //!
 //! | accessor | module | operations |
 //! |---|---|---|

@@ -12,7 +12,7 @@ use crate::{Engine, EngineError, Result, service};
 /// Maximum number of attempts under concurrent writes.
 pub(crate) const TRIES_MAX: u32 = 64;
 
-/// Records per page when a whole log is folded.
+/// Records per page when a log is read.
 const PAGE_RECORDS: usize = 1_000;
 
 service! {

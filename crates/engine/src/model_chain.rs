@@ -15,7 +15,7 @@ use crate::{EngineError, Result};
 /// The notice for a session that has never had a model.
 const DEMO_NOTICE: &str = "no model was chosen, so the demo model answers; it only simulates a model";
 
-/// The models that a turn may call, under the names that providers know. There is at least one.
+/// The models that a turn may call, under the names that providers use. There is at least one.
 #[derive(Debug, Clone)]
 pub(crate) struct ModelChain {
     pub links: Vec<ChainLink>,
@@ -78,7 +78,7 @@ impl Configuration<'_> {
         Ok(ModelChain { links, notice: fallback_notice.or(demo) })
     }
 
-    /// Check that a model can be called here, for a caller that chooses it. Returns the name that its provider knows.
+    /// Check that a model can be called here, for a caller that chooses it. Returns the name that its provider uses.
     pub fn callable_model(self, model: &str) -> Result<String> {
         self.check_model(model)?;
         let backends = self.engine.backends()?;
@@ -127,8 +127,8 @@ impl Configuration<'_> {
         Ok(next.model.map(|model| backends.model.resolve(&model).unwrap_or(model)))
     }
 
-    /// Refuse a file-backed model that is named only by a request or an import. A model named by the local command line
-    /// is recorded, so that a server may take over the turn.
+    /// Refuse a file-backed model that is named only by a server's request or an import. A model named by the local
+    /// command line is recorded, so that a server may take over the turn.
     async fn check_file_model(
         self,
         scope: &Scope,
@@ -166,8 +166,8 @@ impl Configuration<'_> {
     }
 }
 
-/// Resolve the links and drop those that cannot be called. The first link of an import must be callable: another model
-/// never replaces it without a choice. Other links may be replaced by the agent's fallbacks.
+/// Resolve the links and drop those that cannot be called. If an import named the first model, that model must be
+/// callable: a fallback never replaces it. Otherwise, the agent's fallbacks may replace the first model.
 fn callable_links(
     backends: &Backends,
     links: Vec<ChainLink>,

@@ -27,9 +27,9 @@ const TIGHT_LIMIT_DIVISOR: u64 = 2;
 #[derive(Clone, Default)]
 pub struct PressureOptions {
     /// The number of tokens that the context may have: see
-    /// [`ContextLimits`](sapwood_core::pressure::ContextLimits). If `None`, nothing is compacted.
+    /// [`ContextLimits`](sapwood_core::pressure::ContextLimits). If `None`, only an overflow causes a compaction.
     pub budget_tokens: Option<u64>,
-    /// The model that answers next, whose tokenizer counts. If `None`, the context's model counts.
+    /// The model that answers next, whose tokenizer is used. If `None`, that of the context's model is used.
     pub model: Option<String>,
     pub thresholds: Thresholds,
     /// The tools' schemas, as sent to the model.
@@ -63,7 +63,7 @@ impl ContextTokens {
 /// The measured pressure and the action taken.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ReliefReport {
-    /// Before any compaction; `None` if the window is unknown.
+    /// Before any compaction; `None` if the budget is unknown.
     pub pressure: Option<Pressure>,
     pub compacted: Option<Compacted>,
     /// The entry that records the level, if the level has changed.
@@ -239,8 +239,8 @@ impl Compactions<'_> {
         Ok(ModelSummariser::new(backends.model, chain.first()))
     }
 
-    /// The pressure for the model that answers next, not counting the tools' schemas. The model counts even if it
-    /// cannot be called here, as in an imported session whose provider has no key.
+    /// The pressure for the model that answers next, not counting the tools' schemas. The model need not be callable
+    /// here: the provider of an imported session's model may have no key.
     pub async fn pressure_of(self, scope: &Scope, session: &SessionId) -> Result<Option<Pressure>> {
         let backends = self.engine.backends()?;
         let next = self.engine.configuration().next_model(scope, session, &backends).await?;

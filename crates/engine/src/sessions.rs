@@ -1,4 +1,4 @@
-//! The life of a session: open it with or without an agent, fork, rename, share, close, archive and erase it.
+//! The lifecycle of a session: open it with or without an agent, fork, rename, share, close, archive and erase it.
 
 use sapwood_core::agent::{Agent, Narrowing};
 use sapwood_core::entry::{
@@ -33,7 +33,7 @@ pub struct OpenOptions {
     pub agent: Option<String>,
     /// The working directory.
     pub cwd: Option<String>,
-    /// The session that starts this one, such as for a delegated task. No entries are shared.
+    /// The session that starts this one, for example for a delegated task. No entries are shared.
     pub parent: Option<SessionId>,
 }
 
@@ -64,7 +64,7 @@ pub struct StartOptions {
 }
 
 service! {
-    /// The life of a session: start, fork, share, close, archive, erase.
+    /// The lifecycle of a session: start, fork, share, close, archive, erase.
     pub struct Sessions;
     sessions
 }
@@ -156,7 +156,7 @@ impl Sessions<'_> {
         self.fork_any(scope, source, at, options, changes).await
     }
 
-    /// Like [`Sessions::fork`], but also accepts reserved ids.
+    /// Like [`Sessions::fork_with`], but also accepts reserved ids.
     pub(crate) async fn fork_any(
         self,
         scope: &Scope,
@@ -319,7 +319,7 @@ impl Sessions<'_> {
         Ok(())
     }
 
-    /// Open a session and freeze the agent into it. Idempotent: an existing session keeps its agent.
+    /// Open a session and fix its agent. Idempotent: an existing session keeps its agent.
     pub async fn start(self, scope: &Scope, options: StartOptions) -> Result<(SessionId, Created)> {
         self.check_id(scope, options.open.id.as_ref()).await?;
         let narrowing = options.narrowing.clone();

@@ -1,6 +1,6 @@
 //! Trace spans of a turn, following the OpenTelemetry conventions for generative AI. Only this file writes span
-//! attributes, and it never receives content: no prompt, answer, or tool input or output can get into a span
-//! (I12). Without a tracing subscriber a span costs one flag check.
+//! attributes, and it never records content: no prompt, answer, or tool input or output gets into a span (I12).
+//! Without a tracing subscriber, spans cost almost nothing.
 
 use sapwood_core::SessionId;
 use sapwood_core::agent::Agent;
@@ -15,7 +15,7 @@ pub const SPAN_TARGET: &str = "sapwood::gen_ai";
 /// `error.type` of a tool that reports a failure.
 const TOOL_FAILED: &str = "tool.failed";
 
-/// Span of a turn, from its first entry until the turn ends or its runner stops.
+/// Span of a turn, from its setup until the turn ends or its runner stops.
 pub(crate) fn turn_span(session: &SessionId, agent: &Agent) -> Span {
     info_span!(
         target: SPAN_TARGET,

@@ -80,7 +80,7 @@ impl Summariser for ModelSummariser {
             Some(Stop::Stop | Stop::Length) => {
                 Ok(WrittenSummary { text: text_of(&reply), by: Some(self.bill(&reply)) })
             }
-            Some(stop) => Err(SummariserError(format!("{} stopped the summary with {stop:?}", self.name))),
+            Some(stop) => Err(SummariserError(format!("{} stopped the summary: {stop:?}", self.name))),
             None => Err(SummariserError(format!("{} returned an incomplete summary", self.name))),
         }
     }

@@ -25,14 +25,14 @@ use crate::{EngineError, Result, service};
 /// Maximum length of a fork chain. A longer chain is cut off, like a cycle.
 const ANCESTRY_MAX: usize = 1_000;
 
-/// A session's position among its forks.
+/// A session's ancestors and children.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Ancestry {
     /// The session.
     pub id: SessionId,
-    /// The session that this one was forked from.
+    /// The session that this one was forked from, or that started it.
     pub parent: Option<SessionId>,
-    /// The sessions that were forked from this one.
+    /// The sessions that were forked from this one or started by it.
     pub children: Vec<SessionId>,
     /// The oldest ancestor, or the session itself.
     pub root: SessionId,
@@ -108,7 +108,7 @@ impl Views<'_> {
         Ok(self.engine.store.read_path(scope, session, at, Until::Root).await?.entries)
     }
 
-    /// The path to the leaf, after the entry that fixed the session's configuration.
+    /// The path to the leaf, preceded by the entry that fixed the session's configuration.
     pub(crate) async fn configured_path(self, scope: &Scope, summary: &Summary) -> Result<Vec<Entry>> {
         let mut path = self.path(scope, &summary.id, None).await?;
         if let Some(seq) = summary.config.configured {
@@ -199,8 +199,8 @@ impl Views<'_> {
         Ok(archives)
     }
 
-    /// The session's position among its forks; `None` for an unknown id. Tolerates missing parents and cycles from
-    /// a damaged import.
+    /// The session's ancestors and children; `None` for an unknown id. Tolerates missing parents and cycles from a
+    /// damaged import.
     pub async fn ancestry(self, scope: &Scope, session: &SessionId) -> Result<Option<Ancestry>> {
         let mut chain = vec![session.clone()];
         let mut parent = match self.engine.store.summary(scope, session).await {

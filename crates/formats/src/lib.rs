@@ -3,9 +3,9 @@
 //! here opens a file.
 //!
 //! - [`message`] — a single message from a user or a program.
-//! - [`export`] — a session as a file, record by record.
+//! - [`export`] — a session as a file, in Sapwood's format or another one.
 //! - [`import`] — a file as entries, line by line, with a report of its problems.
-//! - [`responses`] — requests and responses of OpenAI's Responses API.
+//! - [`responses`] — items, responses and stream events of OpenAI's Conversations and Responses APIs.
 //! - [`workflow`] — a session as a deterministic YAML document, and a strict reader for it.
 
 pub mod export;

@@ -1,5 +1,5 @@
-//! Configures a store, models and tools. By default, models use API keys from the environment, and tools
-//! are confined to each session's scratch directory.
+//! Configures a store, models and tools. By default, models use API keys from the environment, and file tools are
+//! confined to each session's scratch directory. Commands that an agent allows run without a sandbox.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -24,7 +24,7 @@ pub use sapwood_formats::workflow::WorkflowError;
 
 use crate::{Error, Result, Sapwood, SessionId};
 
-/// The file of required readings next to a flow.
+/// Default name of the file of required readings, in the directory of the flow.
 const READINGS_DEFAULT: &str = "required-readings.yaml";
 /// Maximum size of a required reading, in bytes.
 const READING_BYTES_MAX: u64 = 1 << 20;

@@ -1,4 +1,4 @@
-//! Memories: facts that sessions learn and later sessions use. `docs/spec/memory.md` describes them.
+//! Memories: facts from earlier sessions that later sessions use. `docs/spec/memory.md` describes them.
 
 pub use sapwood_core::port::embedder::{Embedder, EmbedderError};
 pub use sapwood_core::port::memory::{
@@ -62,7 +62,7 @@ impl Sapwood {
         self.engine.memories().forget(&self.scope, memory).await
     }
 
-    /// Extract memories from the new entries of a session. Closing or archiving a session does the same.
+    /// Extract memories from the new entries of a session. By default, closing or archiving a session does the same.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]

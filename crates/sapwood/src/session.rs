@@ -63,7 +63,7 @@ impl Sapwood {
         self.engine.views().length(&self.scope, session).await
     }
 
-    /// Append messages without a model. Returns after they are durable. Example:
+    /// Append messages without a model. Returns after the store has acknowledged them. Example:
     /// [`open_session`](Sapwood::open_session).
     pub async fn inject(&self, session: &SessionId, bodies: Vec<Body>) -> Result<()> {
         self.engine.edits().inject(&self.scope, session, bodies, InjectOptions::default()).await?;
@@ -153,7 +153,7 @@ impl Sapwood {
         self.fork(source, ForkAt::KeepFirst(keep_first), OpenOptions::default()).await
     }
 
-    /// A session's position among its forks; `None` for an unknown id. Example: [`fork`](Sapwood::fork).
+    /// A session's ancestors and children; `None` for an unknown id. Example: [`fork`](Sapwood::fork).
     pub async fn ancestry(&self, session: &SessionId) -> Result<Option<Ancestry>> {
         self.engine.views().ancestry(&self.scope, session).await
     }
@@ -197,7 +197,7 @@ impl Sapwood {
         self.engine.compaction().compact(&self.scope, session, how).await
     }
 
-    /// Close a session and extract memories from it. The next message reopens it.
+    /// Close a session and, unless this is disabled, extract memories from it. The next message reopens it.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -219,8 +219,8 @@ impl Sapwood {
         self.engine.sessions().close(&self.scope, session).await
     }
 
-    /// Make a session read-only and extract memories from it. Refused while a turn runs. Example:
-    /// [`close`](Sapwood::close).
+    /// Make a session read-only and, unless this is disabled, extract memories from it. Refused while a turn runs.
+    /// Example: [`close`](Sapwood::close).
     pub async fn archive(&self, session: &SessionId) -> Result<()> {
         self.engine.sessions().archive(&self.scope, session).await
     }

@@ -13,7 +13,7 @@ use crate::{Agent, EntryId, Error, Part, Result, Sapwood, Seq, SessionId, open_e
 
 /// Operations on turns and events.
 impl Sapwood {
-    /// Start a session with an agent, which is frozen into it. Example: [`send`](Sapwood::send).
+    /// Start a session with an agent, which cannot be replaced later. Example: [`send`](Sapwood::send).
     pub async fn start(&self, agent: Agent) -> Result<SessionId> {
         self.start_with(StartOptions { agent, ..StartOptions::default() }).await
     }
@@ -111,8 +111,8 @@ impl Sapwood {
         temporary.send(&session, text).await
     }
 
-    /// Resume a turn that was interrupted or is waiting; `None` if there is nothing to resume. Example:
-    /// [`answer`](Sapwood::answer).
+    /// Resume a turn that was interrupted or is waiting, or start a turn from queued input; `None` if there is neither.
+    /// Example: [`answer`](Sapwood::answer).
     pub async fn resume(&self, session: &SessionId) -> Result<Option<TurnReport>> {
         match self.engine.turns().resume(&self.scope, session, OnWait::Leave).await? {
             Some(running) => Ok(Some(running.ended().await?)),

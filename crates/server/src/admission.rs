@@ -169,7 +169,6 @@ impl Admission {
         }
     }
 
-    /// Returns the counter and the size of a reserve.
     fn reserve(&self, reserve: Reserve) -> (&Count, usize) {
         match reserve {
             Reserve::Operate => (&self.operate, self.limits.operate),
@@ -180,7 +179,6 @@ impl Admission {
     }
 }
 
-/// Why a request is rejected.
 #[derive(Debug, Clone, Copy)]
 enum RejectReason {
     Full,
@@ -205,7 +203,7 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Admits an unauthenticated request. Also returns a permit on failure, for sending the error response.
+    /// Admits a request before it is authenticated. Also returns a permit on failure, for sending the error response.
     pub fn begin(self: &Arc<Self>, path: &str) -> (Permit, Result<()>) {
         let mut permit = Permit { connection: self.clone(), capacity: Capacity::Nothing };
         let admission = &self.admission;

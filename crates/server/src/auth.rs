@@ -81,7 +81,6 @@ impl Caller {
         }
     }
 
-    /// Whether the caller's key has the operate grant.
     pub fn has_operate_grant(&self) -> bool {
         matches!(&self.proof, Proof::Key(key) if key.allows(Grant::Operate))
     }

@@ -163,7 +163,7 @@ fn percent(byte: u8) -> String {
 }
 
 /// Parses one byte range. Returns `None` for any other text, in which case all bytes are sent, and `Some(None)` if the
-/// range begins past the end.
+/// range contains no byte of the blob.
 fn parse_range(range: &str, size: u64) -> Option<Option<(u64, u64)>> {
     let (unit, spans) = range.split_once('=')?;
     let (first, last) = spans.split_once('-').filter(|_| unit.eq_ignore_ascii_case("bytes"))?;

@@ -1,15 +1,15 @@
 //! What a client can do about an error, in terms of the HTTP API. The command line has its own hints.
 
-/// The hint for an error code; `None` if the error's detail says everything.
+/// The hint for an error code; `None` if the error's detail is sufficient.
 pub fn hint_for(code: &str) -> Option<&'static str> {
     Some(match code {
         "auth.required" => "send an API key as `Authorization: Bearer KEY`",
         "auth.invalid" => "ask the server's operator for a new key",
         "key.scope" => "use a key with the required scope",
-        "rate.limited" | "share.exceeded" | "server.busy" | "server.full" | "store.busy" => {
+        "rate.limited" | "share.exceeded" | "server.busy" | "server.full" => {
             "retry after the time in the Retry-After header"
         }
-        "server.stopping" | "store.unreachable" => "retry later",
+        "server.stopping" | "store.busy" | "store.unreachable" => "retry later",
         "input.role" => r#"send a message as {"role": "user", "content": "…"}"#,
         "input.unknown_key" => "remove the key or correct it: unknown keys are never dropped silently",
         "input.inline_media" => "include the media as base64, or upload it to /v1/sessions/{session}/inputs",
@@ -19,7 +19,7 @@ pub fn hint_for(code: &str) -> Option<&'static str> {
         "session.exists" => "choose another id, or omit it to generate one",
         "session.conflict" => "read the session again, then retry with its current head",
         "session.key_reused" => "use a new Idempotency-Key for each new request",
-        "session.denied" => "ask the session's owner to do it, or to share it with you as collaborator",
+        "session.denied" => "ask the session's owner to do it, or to share it with you as a collaborator",
         "session.leased" | "session.stale_fence" => "another process is writing to this session: retry later",
         "session.archived" => {
             "the owner can reopen it with PATCH /v1/sessions/{session} and {\"state\": \"active\"}"

@@ -1,5 +1,6 @@
 //! Accepting connections and graceful shutdown. On shutdown no new connection is accepted, and streams end so that
-//! clients reconnect elsewhere with their cursors. Running turns get a grace period, after which they can be resumed.
+//! clients reconnect elsewhere with their cursors. Running turns get a grace period. A turn that is still running
+//! afterwards can be resumed.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -22,7 +23,7 @@ use crate::state::State;
 /// Size limit of a request head.
 const HEAD_BYTES_MAX: usize = 64 << 10;
 const HEADERS_MAX: usize = 100;
-/// Time limit for connections to close after their last request has ended.
+/// Time limit for connections to close after the turns have ended or their grace period is over.
 const CLOSE_TIME_MAX: Duration = Duration::from_secs(2);
 /// Maximum time that sent data may stay unacknowledged.
 #[cfg(target_os = "linux")]

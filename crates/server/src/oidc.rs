@@ -176,7 +176,7 @@ impl Oidc {
         self.cached.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Fetches the issuer's keys. Returns the cached keys if the minimum pause has not passed.
+    /// Fetches the issuer's keys. Returns the result of the previous fetch if its minimum pause has not passed.
     async fn refresh_keys(&self) -> Result<Arc<Vec<Jwk>>> {
         let _permit = self.fetch_permit.acquire().await;
         let cached = self.cached().clone();

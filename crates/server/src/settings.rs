@@ -9,11 +9,11 @@ use crate::rate::Rate;
 pub struct Settings {
     /// Largest JSON body.
     pub body_bytes_max: usize,
-    /// Largest artifact or input.
+    /// Largest upload: an artifact, an input or an imported file.
     pub upload_bytes_max: usize,
     /// Time limit for receiving the head of a request.
     pub head_time_max: Duration,
-    /// Time limit for a request that is not a stream.
+    /// Time limit for a request that is not a stream. Uploads get more time, depending on their size.
     pub request_time_max: Duration,
     /// Interval between two heartbeats of a stream.
     pub heartbeat: Duration,

@@ -117,7 +117,6 @@ export async function send<P extends keyof paths, M extends WriteMethod>(
   return read(await request(fill(path, params, query), init));
 }
 
-/** Upload a file. */
 export async function upload<P extends keyof paths>(
   path: P,
   params: Params,
@@ -150,9 +149,9 @@ export function hintFor(error: unknown): string {
     "rate.limited": "Wait a moment, then try again.",
     "share.exceeded": "Close other pages and clients that follow sessions, or wait a moment.",
     "server.full": "The server has reached its limit on requests. Try again in a moment.",
-    "input.too_large": "Send smaller parts, or raise the limit in sapwood.toml.",
+    "input.too_large": "Send smaller parts, or ask the server's operator to raise the limit.",
     "input.format": "Ask the server's operator to import databases and other formats.",
-    "model.none": "Start the server with a model: set a provider's key, or use the demo model.",
+    "model.none": "Ask the server's operator to configure a model.",
     "store.busy": "The store is busy. Try again in a moment.",
     "request.timeout": "The server is slow right now. Try again.",
   };

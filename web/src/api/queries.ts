@@ -182,7 +182,7 @@ export function useContextAt(session: string, at: string | null, enabled = true)
   });
 }
 
-/** What waits for a person, over all sessions. */
+/** The questions that wait for a person, in all sessions. */
 export function useApprovals() {
   return useInfiniteQuery({
     queryKey: ["approvals"],

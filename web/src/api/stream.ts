@@ -1,5 +1,6 @@
-// A session's event stream, read with fetch to receive all event names and send the cookie. The id of a durable event
-// is its seq. A reconnect requests the events after the last received seq, so no event is lost or duplicated.
+// A session's event stream. It is read with fetch, because EventSource does not deliver unregistered event names and
+// does not report why a request was refused. The id of a durable event is its seq. A reconnect requests the events
+// after the last received seq, so no event is lost or duplicated.
 import { ApiError, type Event, fill, request } from "./client";
 
 export interface StreamEvent {

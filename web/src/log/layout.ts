@@ -104,7 +104,6 @@ function place(bySeq: Map<number, PlacedNode>): Layout {
   return { nodes: nodes.sort((a, b) => a.row - b.row), bySeq, lanes, rows };
 }
 
-/** The last common ancestor of two entries. */
 export function commonAncestor(a: number, b: number, bySeq: Map<number, TreeNode>): number | null {
   const above = new Set<number>();
   for (let at: number | null | undefined = a; at !== null && at !== undefined; at = bySeq.get(at)?.parent)

@@ -48,7 +48,6 @@ export class LongList<T extends { id: string }> {
     return this.pages.length === 0;
   }
 
-  /** Number of rows in memory. */
   get rowsInMemory(): number {
     return this.pages.reduce((sum, listPage) => sum + (listPage.items?.length ?? 0), 0);
   }

@@ -116,7 +116,7 @@ export class SessionLog {
     await this.loadAfter(Math.max(0, this.snapshot.before - PAGE));
   }
 
-  /** Load the feed back to an entry. */
+  /** Load earlier pages up to an entry, unless it is loaded already. */
   async loadBackTo(seq: number): Promise<void> {
     if (this.snapshot.before >= seq) await this.loadAfter(Math.max(0, seq - PAGE));
   }

@@ -1,4 +1,4 @@
-// What waits for a person, over all sessions that the user may answer.
+// The questions that wait for a person, in all sessions in which the user may answer.
 import { useState } from "react";
 import { type Schemas, send } from "../api/client";
 import { client, useApprovals } from "../api/queries";
@@ -26,7 +26,7 @@ export default function ApprovalsPage() {
       <div className="scroll">
         {items.length === 0 && !approvals.error && (
           <Empty title="No question is waiting">
-            <p>Questions appear here when an agent needs an approval or asks something.</p>
+            <p>Questions appear here when an agent needs an approval or asks a question.</p>
           </Empty>
         )}
         {items.map((item) => (

@@ -47,7 +47,7 @@ function AuditLines({ session }: { session: string | null }) {
   if (all.length === 0) {
     return (
       <Empty title="The audit log is empty">
-        <p>Lines appear when a session is opened, shared, exported, erased, or read by another user.</p>
+        <p>Lines appear when a session is created, opened, changed, shared, exported or erased.</p>
       </Empty>
     );
   }

@@ -28,8 +28,8 @@ export default function MembersView({ session }: ViewProps) {
   return (
     <div className="scroll narrow">
       <p className="quiet">
-        Readers can read and follow. Collaborators can also write, branch and answer. Only the owner can
-        share, archive and erase. Of the other users, only operators can see the session.
+        Readers can read and follow. Collaborators can also write, branch and answer. Only the owner and
+        operators can share, archive and erase. Apart from the members, only operators can see the session.
       </p>
       <ul className="member-list">
         {members.data.items.map((member) => (

@@ -53,8 +53,9 @@ export default function MemoryPage() {
         {memories.data && items.length === 0 && (
           <Empty title={query ? "No matching memories" : "No memories yet"}>
             <p>
-              When a session ends, facts, preferences and lessons are extracted from it, each with its source.
-              A new session receives those that fit its token budget. Add a memory above, or close a session.
+              When a session is closed, archived or idle, facts, preferences, decisions and error patterns are
+              extracted from it, each with its source. A new session receives those that fit its token budget.
+              Add a memory above, or close a session.
             </p>
           </Empty>
         )}

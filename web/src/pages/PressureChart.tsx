@@ -1,4 +1,4 @@
-// Chart of the context size at each answer, with compactions and the thresholds of the pressure levels.
+// Chart of the context size at each answer, with compactions and the default thresholds of the pressure levels.
 import { useState } from "react";
 import type { TimelinePoint } from "../api/client";
 import { count, money, whole } from "../ui/format";

@@ -151,7 +151,7 @@ function Settings({ session, onClose }: DialogProps) {
   return (
     <ActionDialog title="Model, thinking, skills" verb="Change" act={act} onClose={onClose}>
       <p className="quiet">
-        Applies from the next message on. The change is a log entry: branch before it to undo it.
+        Applies from the next message on. Each change is a log entry: branch from before it to undo it.
       </p>
       <label>
         Model
@@ -338,8 +338,8 @@ function Erase({ session, onClose }: DialogProps) {
   return (
     <ActionDialog title="Erase" verb="Erase permanently" tone="danger" act={act} onClose={onClose}>
       <p>
-        Permanently deletes the session: its entries, its files and its search index. Forks keep the entries
-        they share.
+        Permanently deletes the session with its entries, its files and the memories that only it supports.
+        Forks keep the entries they share.
       </p>
       <label>
         Type <code>erase</code> to confirm

@@ -150,7 +150,7 @@ function Found({ words, filters }: { words: string; filters: Filters }) {
     return (
       <Empty title="No matching messages">
         <p>
-          All words must be in one message. <code>"words in quotes"</code> match a phrase, and{" "}
+          All words must be in one message or title. <code>"words in quotes"</code> match a phrase, and{" "}
           <code>tre*</code> matches words by prefix.
         </p>
       </Empty>

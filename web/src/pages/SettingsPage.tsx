@@ -121,7 +121,8 @@ export default function SettingsPage() {
             ))}
           </ul>
           <p className="quiet">
-            An agent is a file: <code>agents/NAME.yaml</code>. Check it with <code>sapwood agent check</code>.
+            Agents are files such as <code>agents/NAME.yaml</code>. Check them with{" "}
+            <code>sapwood agent check</code>.
           </p>
         </section>
       </div>

@@ -8,7 +8,7 @@ import { duration } from "../ui/format";
 import { useKeys } from "../ui/keys";
 import { notify, notifyError } from "../ui/toast";
 
-/** A lease expires after four seconds. After this time without activity, the turn's process may have died. */
+/** After this time without activity, the turn's process may have died: a lease expires after four seconds. */
 const SILENT_MS = 8_000;
 
 interface Props {

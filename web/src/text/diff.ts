@@ -4,7 +4,7 @@ export interface DiffLine {
   text: string;
 }
 
-/** Whether a text is a unified diff. */
+/** Whether a text looks like a unified diff. Only its beginning is checked. */
 export function isDiff(text: string): boolean {
   return /^(diff --git |--- [^\n]+\n\+\+\+ |@@ -\d+)/m.test(text.slice(0, 4_000));
 }
@@ -23,7 +23,6 @@ export function parseDiff(text: string): DiffLine[] {
 /** Maximum lines to compare. Longer texts are shown as fully removed and fully added. */
 const LINES_MAX = 800;
 
-/** The line diff of two texts. */
 export function diffTexts(before: string, after: string): DiffLine[] {
   const a = before.split("\n");
   const b = after.split("\n");

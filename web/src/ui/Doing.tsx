@@ -2,7 +2,7 @@
 import { type FormEvent, type ReactNode, useState } from "react";
 import { Button, Dialog, ErrorNote } from "./base";
 
-/** A form for one action. Shows errors, and closes after success. */
+/** Shows the error if the action fails, and closes after success. */
 export function ActionDialog({
   title,
   verb,

@@ -3,13 +3,13 @@ import { Dialog } from "./base";
 
 const KEYS: [string, string][] = [
   ["Ctrl K", "find a session, a page or an action"],
-  ["g s · g f · g m", "sessions · flows · memory"],
-  ["g a · g t", "audit · settings"],
+  ["g s · g w · g f", "sessions · approvals · flows"],
+  ["g m · g a · g t", "memory · audit · settings"],
   ["/", "search"],
   ["j · k", "next and previous session"],
-  ["g g · G", "the newest and the oldest session"],
+  ["g g · G", "newest and oldest session"],
   ["Enter", "open the session"],
-  ["n", "a new session"],
+  ["n", "start a new session"],
   ["1 … 8", "select a view of the session"],
   ["c", "write a message"],
   ["Enter · Shift Enter", "send the message · new line"],

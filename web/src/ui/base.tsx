@@ -1,4 +1,4 @@
-// Basic components.
+// Components that several pages use.
 import { type ButtonHTMLAttributes, type ReactNode, useEffect, useRef } from "react";
 import { ApiError, hintFor } from "../api/client";
 import { cleanLine } from "../text/clean";

@@ -128,7 +128,7 @@ impl World {
         self.block(text, file, from, count);
     }
 
-    /// Write the same few lines twice, like an answer that proposes a change.
+    /// Write a few lines before and after a change to one of them, like an answer that proposes a change.
     fn before_and_after(&mut self, text: &mut String, file: usize) {
         let count = self.rng.between(4, 12);
         let from = self.rng.below(self.files[file].lines.len());

@@ -105,7 +105,7 @@ async fn measure(
     Ok([turn_ms, approvals_ms, steer_ms, cancel_ms, millis(start.elapsed())])
 }
 
-/// Ask a question in the open turn. The open turn stays short, because each question starts it anew.
+/// Ask a question in the open turn. The open turn stays short, because each question starts it again.
 async fn ask(
     stage: &Stage,
     engine: &Engine,

@@ -59,7 +59,7 @@ impl Located {
         Self { position, value, is_reported: false }
     }
 
-    /// Deserialize the whole document and collect all mistakes.
+    /// Deserialize the whole document and collect up to [`MISTAKES_MAX`] mistakes.
     pub fn read<T: DeserializeOwned>(mut self) -> (Option<T>, Vec<Mistake>) {
         let mut mistakes = Vec::new();
         while mistakes.len() < MISTAKES_MAX {

@@ -1,6 +1,6 @@
 //! Follows a turn without a screen. Prints the complete answer, every event as a JSON line, or nothing, as
 //! [`TurnOutput`] selects. Ctrl-C cancels the turn, and the command fails when the turn has ended.
-//! Answers that were given up are reported on stderr.
+//! Discarded answers are reported on stderr.
 
 use std::io::Write;
 

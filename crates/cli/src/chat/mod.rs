@@ -53,7 +53,7 @@ pub struct Chat<'a> {
     session: Option<SessionId>,
     /// Options for a session that does not exist yet.
     template: SessionTemplate,
-    /// Tools that the user always allows. Cleared by `/new` and `/agent`.
+    /// Tools that the user always allows. Cleared by `/new` and `/agent NAME`.
     allowed_tools: BTreeSet<String>,
     screen: Screen,
     prompt: Prompt,

@@ -271,7 +271,7 @@ impl View {
         self.tool_line(format!("  {DIM}⊟ older messages were compacted ({by}){DIM:#}"));
     }
 
-    /// Say why an answer was given up. The next answer follows.
+    /// Say why an answer was discarded. The next answer follows.
     fn apply_round(&mut self, round: &Round) {
         if let Some(why) = given_up(round) {
             self.end_text();
@@ -332,7 +332,7 @@ impl View {
     }
 }
 
-/// Why the answer of a round was given up, for users; `None` for other rounds.
+/// Why the answer of a round was discarded, for users; `None` for other rounds.
 pub fn given_up(round: &Round) -> Option<String> {
     let is_given_up = round.result.as_ref().is_some_and(|result| result.status == RoundStatus::Backtracked);
     let why = round.reason.as_deref().unwrap_or("its rating was too low");

@@ -1,4 +1,4 @@
-//! `sapwood approvals`: lists what waits for a person, over all sessions, and creates answer links.
+//! `sapwood approvals`: lists the pending approvals and questions of all sessions, and creates answer links.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -20,7 +20,7 @@ use crate::time_arg::duration_ms;
 /// How often `--follow` looks for new questions.
 const FOLLOW_INTERVAL: Duration = Duration::from_millis(1_000);
 
-/// List what waits for an answer, over all sessions
+/// List the pending approvals and questions of all sessions
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -31,7 +31,7 @@ pub struct ApprovalsArgs {
     /// Keep printing new questions until Ctrl-C
     #[arg(long, short, conflicts_with = "link")]
     follow: bool,
-    /// Print a link with which a person without an API key answers this approval, once
+    /// Print a link that lets a person without an API key answer this approval once
     #[arg(long, value_name = "ID")]
     link: Option<String>,
     /// Time until the link expires: 30m, 2h, 7d; default: 1d
@@ -54,13 +54,13 @@ pub async fn run(app: &mut App, args: ApprovalsArgs) -> Result<()> {
     end_on_interrupt()?;
     loop {
         print_new(app, &mut shown).await?;
-        // Flush each look so that a reader of the pipe sees it at once.
+        // Flush after each poll, so that a reader of the pipe sees new questions at once.
         app.out.flush()?;
         tokio::time::sleep(FOLLOW_INTERVAL).await;
     }
 }
 
-/// Prints the questions that are not in `shown`. Answered questions are removed from it.
+/// Prints the questions that are not in `shown`. Removes answered questions from it.
 async fn print_new(app: &mut App, shown: &mut BTreeSet<String>) -> Result<()> {
     let (mut waiting, mut cursor) = (BTreeSet::new(), None);
     loop {

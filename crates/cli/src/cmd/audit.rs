@@ -40,7 +40,7 @@ pub struct AuditArgs {
     limit: Option<u32>,
 }
 
-/// An audit line that the operator saved elsewhere. If the log lacks it, the log was truncated.
+/// An audit line that the operator saved elsewhere. If the log lacks it, the log was truncated or changed.
 #[derive(Debug, Clone)]
 struct Anchor {
     number: u64,

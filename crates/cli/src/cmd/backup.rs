@@ -22,8 +22,8 @@ use crate::temp_store::{TempStore, dir_of};
 ///
 /// The backup contains the sessions, blobs, API keys, memories and audit logs of all tenants. Servers and turns may run
 /// meanwhile: it contains everything that was acknowledged before it began. Each session is compared with its source, and
-/// FILE appears only when it is complete. The backup of an encrypted store is encrypted with the same key. Otherwise, set a
-/// key with SAPWOOD_KEY or --key-file to encrypt it.
+/// FILE appears only when it is complete. The backup of an encrypted store is encrypted with the same key. To encrypt the
+/// backup of a JSONL or PostgreSQL store, set a key with SAPWOOD_KEY or --key-file.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

@@ -44,7 +44,7 @@ Examples:
     Add {
         #[command(flatten)]
         add: AddArgs,
-        /// The text is retrieved knowledge, which the model sees at once, with its source
+        /// Add the text as retrieved knowledge, which the model sees at once, with its source
         #[arg(long, requires = "source")]
         snippet: bool,
         /// Where the snippet was retrieved from, such as a URL

@@ -235,7 +235,7 @@ async fn deliver(app: &mut App, running: RunningFlow, mirror: Option<Mirror>, af
     outcome_of(&report)
 }
 
-/// Prints the feed of a run. The feed is folded from the start, and printed after `after`.
+/// Prints the feed of a run. Folds the feed from the start, but prints only the items after `after`.
 async fn watch(app: &App, running: RunningFlow, after: Seq) -> Result<FlowReport> {
     let mut follower = app.engine.events().follow(&app.scope, &running.run, Seq::ZERO).await?;
     let mut feed = Feed::default();

@@ -27,7 +27,7 @@ use crate::app::App;
 use crate::failure::{Failure, Result};
 use crate::render::{DIM, RED, clean, note, plural};
 
-/// Number of files from which store lookups are shared between files.
+/// Minimum number of files for which store lookups are shared between the files.
 const SHARED_LOOKUP_FILES_MIN: usize = 50;
 
 #[derive(Debug, Clone, Copy, ValueEnum)]

@@ -45,10 +45,10 @@ pub struct InjectArgs {
     /// Role of the message: user, assistant or system; tool results need --message
     #[arg(long, value_name = "ROLE", required_unless_present_any = ["message", "custom", "info"], conflicts_with = "message")]
     role: Option<String>,
-    /// Append a message of an extension, which the model also receives: the extension's name for it
+    /// Append an extension's message of this type, which the model also receives
     #[arg(long, value_name = "TYPE", requires = "text", conflicts_with_all = ["role", "message"])]
     custom: Option<String>,
-    /// Append data of an extension, which the model does not receive: the extension's name for it
+    /// Append an extension's data of this type, which the model does not receive
     #[arg(long, value_name = "TYPE", requires = "data", conflicts_with_all = ["role", "message", "text", "custom"])]
     info: Option<String>,
     /// Data for --info, as JSON

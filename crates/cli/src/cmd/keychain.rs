@@ -85,7 +85,8 @@ fn read_stdin() -> Result<String> {
     Ok(text)
 }
 
-/// Checks that the name has only letters, digits and underscores, so that it cannot equal a store's account, a path.
+/// Checks that the name has only letters, digits and underscores, so that it cannot equal a store's
+/// account, which is a path.
 fn parse_name(name: &str) -> Result<String> {
     let is_plain = |char: char| char.is_ascii_alphanumeric() || char == '_';
     if name.is_empty() || !name.chars().all(is_plain) {

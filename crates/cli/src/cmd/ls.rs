@@ -50,7 +50,7 @@ pub struct LsArgs {
     /// List only sessions not updated since TIME; same format as --since
     #[arg(long, value_name = "TIME", value_parser = TimeArg::parse)]
     until: Option<TimeArg>,
-    /// List only sessions whose title or id contains all of these words
+    /// List only sessions with all of these words in their title, their preview if untitled, or their id
     #[arg(long, value_name = "WORDS")]
     title: Option<String>,
     /// List the oldest sessions first

@@ -64,7 +64,7 @@ pub async fn run(args: RestoreArgs, global: &Global) -> Result<()> {
     report(&mut out, &args.file, &total)
 }
 
-/// Opens the working copy of a backup, and compares its content with the list that `sapwood backup` wrote.
+/// Opens the working copy of a backup, checks it, and compares its content with the list that `sapwood backup` wrote.
 async fn open_backup(temp: &TempStore, file: &Path, key: Option<Key>) -> Result<Arc<dyn Store>> {
     let damaged = |error: sapwood::Error| match error.code() {
         "store.locked" | "store.too_new" | "store.disk_full" => Failure::from(error).at(file.display()),

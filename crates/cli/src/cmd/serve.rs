@@ -161,8 +161,8 @@ async fn learn_from_idle(engine: Engine, idle_ms: i64) {
 }
 
 /// Prunes inactive sessions while the server runs. The first check covers all sessions, and each later check those that
-/// were last used since the previous one. Several servers may check the same session: a prune that finds nothing to remove
-/// writes nothing.
+/// may have become inactive since the previous one. Several servers may check the same session: a prune that finds nothing
+/// to remove writes nothing.
 async fn prune_idle(engine: Engine, settings: PruneSettings) {
     let pruning = Pruning {
         inactive_for_ms: settings.inactive_for,

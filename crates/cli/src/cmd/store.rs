@@ -33,7 +33,8 @@ Examples:
     ///
     /// A PostgreSQL database keeps the format of the previous version until this command runs, so that servers can be
     /// replaced one by one. Run it once, when all servers run the new version: servers of the previous version can no
-    /// longer use the database, and only a backup leads back. SQLite and JSONL stores are upgraded when they are opened.
+    /// longer use the database, and only restoring a backup undoes it. SQLite and JSONL stores are upgraded when they are
+    /// opened.
     #[command(after_help = "\
 Examples:
   sapwood backup before-upgrade.db
@@ -95,7 +96,7 @@ async fn upgrade(app: &mut App, force: bool) -> Result<()> {
         let count = plural(u64::from(before.older_connections), "connection");
         let message =
             format!("cannot upgrade the store: {count} of servers of the previous version are open");
-        let hint = "stop these servers or replace them by this version, then retry; --force upgrades anyway";
+        let hint = "stop these servers or update them to this version, then retry; --force upgrades anyway";
         return Err(Failure::new("store.in_use", message).with_hint(hint));
     }
     app.engine.store().upgrade().await.map_err(|error| refused(error.into()))?;

@@ -1,4 +1,5 @@
-//! The previous version and this one as servers on one PostgreSQL database, and the upgrade that ends it.
+//! The previous version and this one as servers on one PostgreSQL database, and the upgrade after which only this one can
+//! use it.
 //!
 //! `cargo xtask compat` builds the previous version and runs this test; SAPWOOD_COMPAT_BINARY names the binary. Other test
 //! runs skip it, because the build takes minutes.

@@ -1,4 +1,4 @@
-//! The confidence loop, as docs/confidence.md describes it, and the truth of the ledger about tools and people.
+//! The confidence loop, as docs/confidence.md describes it, and what the ledger records about tools and people.
 
 use std::path::Path;
 use std::process::{Command, Output};

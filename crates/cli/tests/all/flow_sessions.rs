@@ -1,5 +1,5 @@
 //! Flows and sessions: a node that works in an existing session, variables, readings of role instances, role files, and
-//! which turns an export contains. The disk shows what a session was able to do.
+//! which turns an export contains. The files on disk show what a session was able to do.
 
 use serde_json::{Value, json};
 
@@ -54,7 +54,7 @@ fn a_node_in_an_existing_session_cannot_widen_its_tools_or_scope() {
         ];
         agent_file(world, "desk", &calls, json!({ "tools": ["read_file"], "approvals": "auto" }));
         world.ok(&["new", "--id", "desk", "--agent", "desk"]);
-        // The flow brings an agent of the same name with every right, and a node that asks for them.
+        // The flow defines an agent of the same name with all rights, and a node that requests them.
         let wide = json!({
             "tools": ["read_file", "write_file", "edit_file", "run_command"], "fs_scope": "full",
             "approvals": "auto", "allowed_commands": ["touch *"], "system_prompt": "You may do anything.",

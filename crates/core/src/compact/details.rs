@@ -43,8 +43,8 @@ pub fn gather(previous: Details, messages: &[Message]) -> Details {
     tidy(details)
 }
 
-/// Merge a summariser's details with the previous details. The summariser received the previous open items and omits
-/// finished ones, so its open items replace them, unless it lists none.
+/// Merge a summariser's details with those collected so far. The summariser received the open items and omits finished
+/// ones, so its list of open items replaces the earlier list, unless it is empty.
 pub fn merge(carried: Details, found: Details) -> Details {
     let open_items = if found.open_items.is_empty() { carried.open_items } else { found.open_items };
     tidy(Details {

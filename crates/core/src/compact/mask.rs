@@ -81,7 +81,7 @@ fn newest_of(story: &str, bytes_max: usize) -> String {
     format!("({} older characters are in the archive)\n{kept}", story.chars().count() - kept.chars().count())
 }
 
-/// Mask messages from the newest, until the limit is reached.
+/// Mask messages, newest first, until the limit is reached. The text lists them oldest first.
 fn masked_text(
     archive: &Archive<'_>,
     messages: &[Message],

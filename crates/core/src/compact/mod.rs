@@ -42,13 +42,14 @@ pub struct Archive<'a> {
     pub story: &'a [Message],
     /// The beginning of a turn whose end is kept; empty if no turn is split.
     pub turn: &'a [Message],
-    /// Whether `turn` contains the turn's user message; otherwise an earlier compaction archived it.
+    /// Whether `turn` starts with the turn's user message. False if no turn is split, or if an earlier compaction
+    /// archived that message.
     first_of_turn_is_archived: bool,
     /// The previous summary.
     pub previous: Digest,
     /// The previous summary's details, plus those of the archived messages.
     pub details: Details,
-    /// Total number of archived messages, including earlier compactions.
+    /// Total number of archived messages, including those of earlier compactions.
     pub archived: u32,
     /// Number of messages that this compaction archives.
     pub newly_archived: usize,

@@ -11,7 +11,7 @@ pub const KEEP_LAST: u32 = 12;
 pub const KEEP_RECENT_TOKENS: u64 = 20_000;
 /// Maximum length of the instructions, in characters.
 pub const INSTRUCTIONS_CHARS_MAX: usize = 4_000;
-/// Minimum length of a shortened tool result: it has to fit the head, the tail and the snip note.
+/// Minimum value of `tool_output_max_chars`: a shortened result needs space for its head, its tail and the snip note.
 pub const TOOL_OUTPUT_CHARS_MIN: u32 = 80;
 
 const KEYS: &[&str] = &[

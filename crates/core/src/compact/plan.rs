@@ -1,6 +1,6 @@
 //! Finds the cut of a compaction. The plan is a pure function of the context: the archive contains the
-//! messages that the model would have received. A second compaction therefore starts where the context of the
-//! first one starts (I7). In a context every result follows its call, so a cut never separates the two (I6).
+//! messages that the model would have received. A later compaction therefore continues after the summary of
+//! the earlier one, and no message is lost (I7). A cut never separates a call from its result (I6).
 
 use std::collections::HashSet;
 
@@ -14,7 +14,7 @@ use crate::tokens::Count;
 
 /// Maximum distance that a cut moves back to a user message, in messages. Beyond that, the turn is split.
 const NEAR_MESSAGES_MAX: usize = 8;
-/// The same limit in tokens, as a fraction of the tokens to keep.
+/// The same limit in tokens: the number of tokens to keep, divided by this.
 const NEAR_TOKENS_DIVISOR: u64 = 4;
 
 /// Whether a cut moves to a user message.
@@ -69,7 +69,7 @@ fn with_its_calls(messages: &[Message], start: usize, cut: usize) -> usize {
     (start..=cut).rev().find(|at| !is_result(*at)).unwrap_or(start)
 }
 
-/// The nearest user message within the allowed distance before the cut, if any.
+/// The nearest user message at the cut or within the allowed distance before it, if any.
 fn near_user(messages: &[Message], start: usize, cut: usize, keep: Keep, count: &dyn Count) -> Option<usize> {
     let first = cut.saturating_sub(NEAR_MESSAGES_MAX).max(start);
     let found = (first..=cut).rev().find(|at| messages.get(*at).is_some_and(begins_turn))?;

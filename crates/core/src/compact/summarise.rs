@@ -16,8 +16,8 @@ use crate::project::context::Message;
 const OUTPUT_CHARS_MAX: usize = 2_000;
 /// Maximum length of a call's input in a request, in characters.
 const INPUT_CHARS_MAX: usize = 600;
-/// Size of the conversation in one request, in bytes: about 40,000 tokens. A longer archive is summarised in chunks,
-/// and each request includes the summary of the earlier chunks.
+/// Target size of the conversation in one request, in bytes: about 40,000 tokens. A longer archive is summarised in
+/// chunks, and each request includes the summary of the earlier chunks.
 const CHUNK_BYTES: usize = 160_000;
 /// An archive longer than this many chunks of [`CHUNK_BYTES`] gets larger chunks. Messages are not split, so
 /// there can be more chunks than this.

@@ -55,7 +55,7 @@ pub fn bracketed_parts(message: &Message, input_chars_max: usize) -> Vec<String>
     message.parts.iter().filter_map(bracket).collect()
 }
 
-/// The whole message as text.
+/// The message as text, with complete tool inputs. Reasoning is omitted.
 pub fn verbatim(message: &Message) -> String {
     render_message(message, &joined_text(&message.parts), usize::MAX)
 }

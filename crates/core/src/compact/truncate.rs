@@ -19,7 +19,7 @@ const STORY_BYTES_MAX: usize = 24_000;
 /// The size limit on a summary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SizeLimit {
-    /// Half the size of the messages it replaces, clamped to 2,000 to 24,000 bytes.
+    /// Half the size of the messages and the earlier summary that it replaces, clamped to 2,000 to 24,000 bytes.
     Half,
     Bytes(usize),
 }
@@ -30,7 +30,7 @@ pub fn truncate(archive: &Archive<'_>, limit: SizeLimit) -> Digest {
         SizeLimit::Bytes(bytes) => bytes,
     };
     let opening = opening_of(archive);
-    // The running turn matters most, then the newest messages.
+    // The current turn has priority, then the newest messages.
     let turn = newest_lines(&turn_lines(archive), bytes / 2);
     let story_lines = lines_of(archive, archive.story, bytes);
     let story = joined(&archive.past_story(), &story_lines.join("\n"));
@@ -55,7 +55,7 @@ pub fn shrink(digest: Digest, bytes_max: usize) -> Digest {
     Digest { opening, story, turn }
 }
 
-/// Shrink a digest to at most `bytes_max` bytes besides its opening, which is quoted verbatim. The turn is kept first.
+/// Shrink the story and turn of a digest to about `bytes_max` bytes. The turn has priority. The opening is kept verbatim.
 pub fn shrink_story(digest: Digest, bytes_max: usize) -> Digest {
     let opening = digest.opening.clone();
     if bytes_max == 0 {

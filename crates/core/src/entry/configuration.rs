@@ -28,13 +28,13 @@ pub struct Configured {
     pub inherited: Option<ConfigSource>,
 }
 
-/// Where a fork's configuration comes from, and what its ancestors already used of its limits.
+/// The source of a fork's configuration, and how much of the limits the fork's ancestors have already used.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ConfigSource {
     /// The session that fixed the configuration.
     pub session: SessionId,
-    /// The owner of that session. Only this owner may change its paths.
+    /// The owner of that session. Only this owner or an operator may change the working directory.
     pub owner: Principal,
     /// Turns that the ancestors ran before the fork.
     #[serde(default)]

@@ -16,7 +16,8 @@ pub fn encode_in(version: u32, body: &Body) -> (Kind, Vec<u8>) {
     }
 }
 
-/// Encode a body as version 2 stores it, and return its kind there. A round's status loses what version 2 cannot say.
+/// Encode a body as version 2 stores it, and return its kind there. A round's status that version 2 does not have is
+/// replaced by the closest one.
 fn encode_in_version_2(body: &Body) -> (Kind, Vec<u8>) {
     if let Some((custom_type, data)) = as_custom_info(body) {
         let info = CustomInfo { custom_type: custom_type.to_owned(), data: data.clone() };

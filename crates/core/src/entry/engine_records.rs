@@ -1,7 +1,7 @@
 //! Records that parts of the engine keep in the log: flow runs, triggers, hooks, pressure, memory, turn overrides.
 //!
-//! Each has a kind of its own, so that it can be read without the others. The module that owns the data defines its
-//! type and converts it with [`EngineRecord`]; this crate's lower layers store it as JSON.
+//! Each has a separate kind, so that it can be read without the others. The module that owns the data defines its type
+//! and converts it with [`EngineRecord`]; the entry stores it as JSON.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -70,7 +70,7 @@ engine_records! {
     TurnTerms "turn_terms";
     /// Usage of model calls that no message records. Data: [`WrittenBy`](super::WrittenBy).
     UsageReported "sapwood.usage";
-    /// A new pressure level. Data: [`Pressure`](crate::pressure::Pressure).
+    /// A new pressure level. Data: [`Pressure`](crate::pressure::Pressure) and the previous level.
     PressureChanged "sapwood.pressure";
     /// An event of a flow run. Data: [`RunEvent`](crate::flow::RunEvent).
     FlowEvent "sapwood.flow";

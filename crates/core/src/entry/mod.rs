@@ -1,8 +1,9 @@
 //! Entries: the immutable records of a session's log. There is one file per family of bodies. [`codec`] encodes and
 //! decodes bodies, and [`upcast`] upgrades bodies of older versions.
 //!
-//! A body either is in the tree and becomes the new leaf, or is outside the tree and does not change the leaf. The
-//! table below is the only definition of the kinds, of which bodies are in the tree, and of the events of each kind.
+//! A body is either in the tree and becomes the new leaf, or outside the tree. Of the bodies outside the tree, only
+//! `leaf_moved` changes the leaf. The table below is the only definition of the kinds, of which bodies are in the tree,
+//! and of the events of each kind.
 
 pub mod codec;
 mod configuration;
@@ -46,7 +47,7 @@ use crate::scope::Principal;
 pub enum Stance {
     /// The entry is attached to the tree and becomes the leaf.
     InTree,
-    /// The entry is only in the log. The leaf stays unchanged.
+    /// The entry is only in the log. The leaf stays unchanged, unless the entry is a `leaf_moved`.
     OutsideTree,
 }
 

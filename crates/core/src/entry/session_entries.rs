@@ -176,7 +176,7 @@ pub enum GraftWhat {
     Rounds { first: u32, last: u32 },
 }
 
-/// References another session's deliverable as of entry `upto`.
+/// References a part of another session, as of its entry `upto`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Graft {

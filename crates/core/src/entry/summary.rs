@@ -148,11 +148,11 @@ impl Compaction {
     }
 }
 
-/// The model calls that wrote a summary.
+/// The usage of one model's calls, such as those that wrote a summary.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct WrittenBy {
-    /// The model that wrote the summary.
+    /// The model's name.
     pub model: String,
     /// Number of model calls.
     pub calls: u32,

@@ -23,7 +23,7 @@ pub struct TurnStarted {
 pub enum Outcome {
     /// The model has answered.
     Completed,
-    /// A caller cancelled the turn.
+    /// A caller cancelled the turn, a person declined it, or it was rolled back.
     Cancelled,
     /// An error ended the turn. `code` and `message` describe it.
     Failed,
@@ -37,7 +37,8 @@ pub enum Outcome {
 pub struct TurnEnded {
     /// How the turn ended.
     pub outcome: Outcome,
-    /// The reason, for failed and limited turns: `turn_limit`, `budget_exceeded`, `context_overflow` …
+    /// A code for the reason, such as `turn_limit`, `context_overflow` or `rolled_back`. Absent if the turn was completed
+    /// or a caller cancelled it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<String>,
     /// A description for people.
@@ -127,8 +128,8 @@ pub struct RoundResult {
     pub cost_nano_usd: Option<u64>,
 }
 
-/// A round of the ledger. The engine writes each round twice with the same number: without a result before acting, and
-/// with the result afterwards.
+/// A round of the ledger. The engine writes a round several times with the same number: without a result before each
+/// action, and with a result afterwards. The last entry applies.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Round {
@@ -136,7 +137,7 @@ pub struct Round {
     pub number: u32,
     /// What the model does.
     pub action: Action,
-    /// The result; `None` in the entry that is written before the action.
+    /// The result; `None` in an entry that is written before an action.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<RoundResult>,
     /// Why the round failed, was refused, asked a person or was given up.
@@ -158,7 +159,7 @@ pub struct ApprovalAsked {
     pub approval: String,
     /// The question.
     pub question: String,
-    /// The tool call that the question is about. Absent for questions about the budget or the confidence.
+    /// The tool call that the question is about. Absent for questions about the turn, such as its budget.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub call_id: Option<String>,
     /// Further data about the question.
@@ -191,14 +192,15 @@ impl ApprovalAsked {
         details["why"].as_str().map(str::to_owned)
     }
 
-    /// The kind of the question, from `details`: `tool`, `question`, `budget`, `confidence`; empty if absent.
+    /// The kind of the question, from `details`: `tool`, `question`, `handoff`, `budget`, `confidence` or `consent`.
+    /// Empty if it is not recorded.
     pub fn kind(&self) -> String {
         let details = self.details.as_ref().map(Json::to_value).unwrap_or_default();
         details["kind"].as_str().unwrap_or_default().to_owned()
     }
 }
 
-/// A person's answer to an approval.
+/// The answer to an approval, from a person or, after the deadline, from the system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]

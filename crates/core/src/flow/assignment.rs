@@ -231,7 +231,7 @@ impl Assignment {
         text
     }
 
-    /// The question to a person that a call to the handoff tool requires, if any.
+    /// The question that a person has to answer before this call of the handoff tool can run, if any.
     pub fn question(&self, call: &ToolCall) -> Option<Question> {
         if call.name != HANDOFF_TOOL {
             return None;

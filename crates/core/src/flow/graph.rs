@@ -15,7 +15,7 @@ pub const EDGES_MAX: usize = 200_000;
 pub const BACK_EDGES_MAX: usize = 10_000;
 /// Maximum size of an encoded flow, in bytes. One entry contains the flow and the run's input.
 pub const FLOW_BYTES_MAX: usize = 15 << 20;
-/// Maximum length of a flow, node or role id, in bytes. Session ids are derived from these ids.
+/// Maximum length of a node or role id, in bytes. Session ids are derived from these ids.
 pub const ID_BYTES_MAX: usize = 64;
 /// Maximum total size of all required readings, in bytes.
 pub const READINGS_BYTES_MAX: usize = 1 << 20;
@@ -50,7 +50,7 @@ pub struct Flow {
     /// The values of `{{ctx.NAME}}` in prompts, by name. Plain text, never secrets.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub variables: BTreeMap<String, String>,
-    /// The pass after the work in which roles reflect on it. `None`: no such pass is defined.
+    /// The pass after the work in which roles reflect on it. With `None`, a run that requests the pass uses the defaults.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub improvement: Option<Improvement>,
 }
@@ -82,7 +82,8 @@ pub struct Node {
     /// The role instance whose session the node works in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub role: Option<String>,
-    /// The id of the node's agent. Defaults to the role's agent, then to [`AGENT_DEFAULT`].
+    /// The id of the node's agent. Defaults to the role's agent, then to that of the forked node, then to
+    /// [`AGENT_DEFAULT`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<String>,
     /// The task. `{{input}}` is replaced by the run's input, `{{NODE}}` by that node's artifact or last answer, and
@@ -177,7 +178,7 @@ pub enum Join {
     /// On the first input. Each later input is another visit.
     #[default]
     Any,
-    /// Once every incoming edge has delivered its artifact or was closed.
+    /// Once every incoming forward edge has delivered its artifact or was closed.
     All,
 }
 
@@ -198,7 +199,7 @@ pub enum Route {
 pub enum HandoffBy {
     /// The role calls the handoff tool.
     Tool,
-    /// The role's answer is sent over every forward edge.
+    /// The role's answer is sent over every forward edge that has no artifact yet.
     #[default]
     Answer,
 }

@@ -1,6 +1,6 @@
-//! The run state machine. Every method accepts an input, adds its events to the step, folds them into the state, and
-//! returns the visits to start once the events are durable. The machine performs no I/O. Recovery folds the same
-//! events, so a logged decision is never repeated.
+//! The run state machine. Each transition folds its events into the state, and returns them with the visits to start
+//! once the events are durable. The machine performs no I/O. Recovery folds the same events, so a logged decision is
+//! never repeated.
 
 use std::collections::BTreeSet;
 
@@ -254,7 +254,7 @@ impl Machine {
                 self.state.pending_improvers().filter(has_not_started).cloned().collect()
             }
             Order::Graph => own().take(1).filter(has_not_started).cloned().collect(),
-            // Nodes beyond this limit could not start anyway.
+            // No more nodes than this can run in parallel.
             Order::SideBySide => own().filter(has_not_started).take(PARALLEL_MAX).cloned().collect(),
         };
         for node in &next {
@@ -264,7 +264,7 @@ impl Machine {
         }
     }
 
-    /// End the run. Called when no node runs or is ready and no answer is pending.
+    /// End the run, or start its improvement pass. Called when no node runs or is ready and no answer is pending.
     fn finish(&mut self, step: &mut FlowStep) {
         let failed = self.state.nodes.iter().find(|(_, node)| node.status == NodeStatus::Failed);
         if let Some((id, node)) = failed {

@@ -40,7 +40,7 @@ impl MistakeList {
 }
 
 impl Flow {
-    /// All mistakes. A flow that is too large is not checked further, and its paths are checked only if its
+    /// All mistakes. A flow that is empty or too large is not checked further, and paths are checked only if all
     /// nodes and edges are valid.
     pub fn mistakes(&self) -> Vec<Mistake> {
         let mut found = MistakeList::default();
@@ -223,7 +223,7 @@ impl Flow {
         }
     }
 
-    /// Check that a prompt's `{{ctx.NAME}}` are set.
+    /// Check that the flow sets every `{{ctx.NAME}}` in a prompt.
     fn check_placeholders(&self, place: &str, prompt: Option<&str>, found: &mut MistakeList) {
         let mut seen = BTreeSet::new();
         for name in template_names(prompt.unwrap_or_default()) {

@@ -12,7 +12,7 @@
 //! | [`visit`] | the progress of one visit, from the role's session |
 //! | [`prompts`] | the prompts for roles |
 //!
-//! There are two kinds of logs. The run's session lists the visits; a role's session records the course of each visit.
+//! There are two kinds of logs. The run's session lists the visits; a role's session has the messages of each visit.
 //! A visit begins with one append to the role's session, which shows after a crash whether the visit had begun.
 
 pub mod assignment;

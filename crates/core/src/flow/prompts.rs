@@ -18,7 +18,7 @@ pub fn render_prompt(state: &RunState, node: &Node) -> String {
         return format!("Do the work of node {}.", node.id);
     };
     let received = state.nodes.get(&node.id).map(|state| state.received.as_slice()).unwrap_or_default();
-    // If a node sent several artifacts, the last one wins.
+    // If a node sent several artifacts, the last one is used.
     let artifacts: BTreeMap<&str, &str> =
         received.iter().map(|item| (item.from.as_str(), item.artifact.text.as_str())).collect();
     let mut text = String::with_capacity(template.len());
@@ -55,8 +55,8 @@ pub fn system_prompt(state: &RunState, node: &Node, agent_prompt: Option<&str>) 
     parts.join("\n\n")
 }
 
-/// What a role needs to know in a session that keeps its own system prompt: the same as in [`system_prompt`], without
-/// an agent's prompt. The note for entering a node begins with it.
+/// The text for a role whose session keeps another system prompt: the same as [`system_prompt`] without the agent's
+/// prompt. The engine puts it at the beginning of the note for entering a node.
 pub fn briefing(state: &RunState, node: &Node) -> String {
     let mut parts: Vec<String> = vec![introduction(&state.flow, node)];
     parts.extend(contract_parts(state, node));
@@ -79,7 +79,8 @@ fn contract_parts(state: &RunState, node: &Node) -> Vec<String> {
     parts
 }
 
-/// The first paragraph of a role's system prompt. It shows whether a session already has that prompt.
+/// The first paragraph of a role's system prompt. The engine searches for it to find out whether a session already has
+/// that prompt.
 pub fn introduction(flow: &Flow, node: &Node) -> String {
     let who = node.who();
     let mut text = format!("You are {who} in the flow {:?}.", flow.title());

@@ -19,7 +19,7 @@ pub const FEEDBACK: &str = "@feedback";
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NodeStatus {
-    /// Not entered yet.
+    /// Not entered yet, or reopened because work was returned.
     #[default]
     Idle,
     /// The node is being visited.
@@ -98,7 +98,7 @@ impl IncomingCounts {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EdgeStatus {
-    /// No artifact has been sent over this edge yet.
+    /// An artifact may still be sent over this edge.
     #[default]
     Open,
     /// An artifact was sent over this edge.
@@ -555,7 +555,7 @@ pub fn is_improver(id: &str) -> bool {
     id.starts_with(IMPROVE) || id == FEEDBACK
 }
 
-/// Map node ids to indexes. The first of equal ids wins.
+/// Map node ids to indexes. If several nodes have the same id, the first is used.
 fn index_by_id(nodes: &[Node]) -> BTreeMap<String, usize> {
     nodes.iter().enumerate().rev().map(|(at, node)| (node.id.clone(), at)).collect()
 }

@@ -102,7 +102,8 @@ pub struct LineWindow {
 }
 
 impl LineWindow {
-    /// Select at most `lines_max` lines and `bytes_max` bytes. `from` is the number of the first line, from 1.
+    /// Select at most `lines_max` lines and `bytes_max` bytes, but at least one line. `from` is the number of the first
+    /// line, from 1.
     pub fn new(from: usize, lines_max: usize, bytes_max: usize) -> Self {
         Self { from, lines_max, bytes_max, seen: 0, text: String::new(), lines: 0, has_more: false }
     }
@@ -123,7 +124,7 @@ impl LineWindow {
         ControlFlow::Continue(())
     }
 
-    /// The number of lines that were seen, which is the total if the content ended before the range.
+    /// The number of lines pushed so far. If [`LineWindow::push`] never broke, this is the total number of lines.
     pub fn seen(&self) -> usize {
         self.seen
     }

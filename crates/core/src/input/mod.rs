@@ -1,4 +1,4 @@
-//! A session's inputs as the model sees them: the note about each input, and the text that the input tools return.
+//! A session's inputs as shown to the model: the note about each input, and the text that the input tools return.
 //! Pure: the engine reads the bytes.
 //!
 //! An input is a file or a snippet. A snippet is a text with a source, such as a passage that a search retrieved. The
@@ -42,7 +42,7 @@ pub enum InputFormat {
 }
 
 impl InputFormat {
-    /// Detect the format from the detected media type, the name, and the beginning of the content.
+    /// Determine the format from the detected media type, the name, and the beginning of the content.
     pub fn of(mime: &str, name: &str, head: &[u8]) -> Self {
         let essence = mime.split(';').next().unwrap_or_default().trim();
         let lower_name = name.to_ascii_lowercase();
@@ -74,7 +74,7 @@ fn is_html(lower_name: &str, head: &[u8]) -> bool {
     begins_with(b"<!doctype html") || begins_with(b"<html")
 }
 
-/// The machine-readable part of a note, which tells which inputs the model was told about.
+/// The machine-readable part of a note. It identifies the version of the input that the note describes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InputNote {
     pub name: String,
@@ -98,9 +98,9 @@ impl InputNote {
     }
 }
 
-/// The message that tells the model about an input. `text` is the text of a snippet, of which the note shows at most
-/// [`SNIPPET_SHOWN_BYTES`]. The message has the role of the user: names, sources and snippets are data, and not
-/// instructions of the engine.
+/// The message that describes an input to the model. `text` is the text of a snippet, of which the note shows at most
+/// [`SNIPPET_SHOWN_BYTES`]. The message has the user role, because names, sources and snippets are data, not
+/// instructions from the engine.
 pub fn input_note(put: &ArtifactPut, text: Option<&str>) -> CustomMessage {
     let note = InputNote { name: put.name.clone(), blob: put.content.blob };
     let details = serde_json::to_value(&note).map(Json::from).ok();

@@ -2,8 +2,8 @@
 //! contradictions ([`compare`]), ranking memories for a question ([`rank`]), and building the text for a new session
 //! ([`prompt`]). The engine reads the logs and writes the memories.
 //!
-//! A memory is based on a message of the session's owner or on repeated tool errors, and never contains text
-//! that looks like a secret. Memories are always marked as quotations when they are shown to a model.
+//! An extracted memory is based on a message of the session's owner or on repeated tool errors, and never
+//! contains text that looks like a secret. Memories are always quoted when they are shown to a model.
 
 pub mod compare;
 pub mod llm_extract;

@@ -52,7 +52,7 @@ pub enum AuditAction {
     MemoryChange,
 }
 
-/// Initial buffer size, enough for most lines. Nearly every append over HTTP writes an audit line.
+/// Initial buffer size, enough for most lines.
 const AUDIT_LINE_BYTES: usize = 512;
 
 /// One line of a tenant's audit log. Its hash covers the line and the previous line's hash.

@@ -64,7 +64,7 @@ names! {
     OnError         "on_error"         "A turn failed, or could not continue.";
     OnLowConfidence "on_low_confidence" "An answer was rated below its agent's threshold.";
     OnApproval      "on_approval"      "A question waits for a person, or was escalated.";
-    OnPressure      "on_pressure"      "The context has reached a higher level of token pressure.";
+    OnPressure      "on_pressure"      "The level of token pressure has changed, and is not green.";
     OnArchive       "on_archive"       "A session was archived.";
     OnMemory        "on_memory"        "A memory was learned from a session, strengthened or superseded.";
 }
@@ -352,7 +352,7 @@ impl HookName {
     }
 }
 
-/// The log entry about a hook whose answer was not a plain "continue".
+/// The log entry about a hook that failed, acted in another session, or returned a decision other than to continue.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct HookNote {
     /// The name under which the hook was installed.

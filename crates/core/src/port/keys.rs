@@ -91,7 +91,7 @@ pub trait Keys: Send + Sync {
     async fn revoke_key(&self, scope: &Scope, id: &str, now: TimestampMs) -> Result<ApiKey>;
     /// Find a key by its hash, including revoked and expired keys. The caller checks whether it is still valid.
     async fn find_key(&self, hash: BlobHash) -> Result<Option<ApiKey>>;
-    /// Whether a key was ever created in any tenant. From then on, every request needs a key.
+    /// Whether a key was ever created in any tenant. From then on, the server requires a credential for every request.
     async fn has_keys(&self) -> Result<bool>;
     /// Register the scope's tenant.
     async fn put_tenant(&self, scope: &Scope, now: TimestampMs) -> Result<()>;

@@ -20,7 +20,7 @@ pub struct NewSession {
     pub agent: Option<String>,
     /// The working directory. A fork without a directory gets its source's.
     pub cwd: Option<String>,
-    /// The session that an imported session was forked from, in any store. Forks created here get it from their source.
+    /// The session that an imported session was forked from, in any store. For a fork created here, the store sets it.
     pub parent: Option<Lineage>,
     /// Where an imported session came from.
     pub origin: Option<Origin>,

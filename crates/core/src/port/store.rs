@@ -235,7 +235,7 @@ pub struct Hit {
     pub snippet: String,
 }
 
-/// The exclusive right to write to a session until the lease expires.
+/// The exclusive right to move a session's leaf, until the lease expires.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lease {
     /// The session.
@@ -270,7 +270,7 @@ pub enum Repair {
     Yes,
 }
 
-/// The version of a store, for the operator.
+/// The kind, location and versions of a store, for the operator.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct StoreStatus {
     /// The kind of store, such as `sqlite`.
@@ -279,11 +279,11 @@ pub struct StoreStatus {
     pub store: String,
     /// The layout of the database. `None` for a store without numbered layouts.
     pub layout: Option<u32>,
-    /// The newest layout that this version knows.
+    /// The newest layout that this version of Sapwood supports.
     pub layout_newest: Option<u32>,
     /// The log format version that the store writes now.
     pub log_format: u32,
-    /// The newest log format that this version can write.
+    /// The newest log format that this version of Sapwood can write.
     pub log_format_newest: u32,
     /// Connections of servers that cannot read the newest log format.
     pub older_connections: u32,
@@ -377,7 +377,7 @@ pub trait Log: Send + Sync {
         after: Seq,
         limit: usize,
     ) -> Result<Vec<Record>>;
-    /// Read only entries of these kinds, in order. Used to fold labels, archiving, the ledger and members.
+    /// Read only entries of these kinds, in order, for folds that need few kinds, such as the labels and the ledger.
     async fn read_kinds(
         &self,
         scope: &Scope,

@@ -21,7 +21,8 @@ pub enum Touch {
     Edits,
     /// Runs programs or accesses the network.
     Acts,
-    /// Has a permanent effect, such as a commit. Needs a person's approval, except in approval mode `auto`.
+    /// Has a permanent effect, such as a commit. Approval mode `plan` refuses it; all other modes require a person's
+    /// approval.
     Commits,
     /// Asks a person.
     Asks,

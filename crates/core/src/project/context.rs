@@ -86,7 +86,7 @@ impl Message {
         self.parts.insert(0, Part::text(text));
     }
 
-    /// Estimate the tokens at four bytes each, without a tokenizer.
+    /// Estimate the tokens without a tokenizer: four bytes of text per token.
     pub fn tokens(&self) -> u64 {
         count_parts(&Estimate, &self.parts)
     }
@@ -269,7 +269,7 @@ fn context_start(entries: &[Entry]) -> ContextStart {
     let Some((at, compaction)) = latest else { return ContextStart::default() };
     let first_kept = match compaction.first_kept {
         None => at,
-        // An id that is not found lies before the slice, since it is on the path (I2). Then all of the slice was kept
+        // An entry that is not found is before the slice, because it is on the path (I2). The whole slice is then kept
         // (I7).
         Some(id) => entries[..at].iter().position(|entry| entry.meta.id == id).unwrap_or(0),
     };
@@ -311,7 +311,7 @@ impl OmittedEntries {
         if matches!(body, Body::AssistantMessage(message) if message.stop == Stop::Error) {
             return true;
         }
-        // Entries shared by a fork do not depend on the later course of the source's turn (I8).
+        // A later failure of the source's turn does not affect the entries that a fork shares (I8).
         let Some(turn) = meta.turn.filter(|_| meta.seq.0 > self.inherited) else { return false };
         self.turns.contains(&turn) || (meta.kind == Kind::UserMessage && self.silent.contains(&turn))
     }
@@ -350,7 +350,7 @@ fn message_of(meta: &Meta, body: Body) -> Option<Message> {
             Some(summary_message(meta, body.summary, framed))
         }
         Body::Graft(body) => Some(user_text(meta, graft_text(&body))),
-        // Settings, and entries outside the tree.
+        // Settings, compactions, and entries outside the tree.
         _ => None,
     }
 }

@@ -430,7 +430,6 @@ fn finish_call(item: &mut FeedItem, result: &ToolResult, text: String) {
     }
 }
 
-/// The parts of a message that is more than a single text; otherwise empty.
 fn artifact_label(put: &ArtifactPut) -> &'static str {
     match put.usage {
         ArtifactUse::Input => "input",
@@ -446,6 +445,7 @@ fn artifact_text(put: &ArtifactPut) -> String {
     }
 }
 
+/// All parts of a message, or none if the message is a single text, because the item's text already has it.
 fn parts_beyond_text(parts: &[Part]) -> Vec<Part> {
     match parts {
         [] | [Part::Text(_)] => Vec::new(),

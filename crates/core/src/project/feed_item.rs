@@ -126,7 +126,7 @@ pub enum FeedApprovalState {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct FeedApproval {
     pub id: String,
-    /// `tool`, `question`, `budget` or `confidence`; empty if unknown.
+    /// `tool`, `question`, `handoff`, `budget`, `confidence` or `consent`; empty if unknown.
     pub about: String,
     pub state: FeedApprovalState,
     /// Why a person was asked, if it is recorded.

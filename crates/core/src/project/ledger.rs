@@ -31,13 +31,13 @@ impl Ledger {
     pub fn apply(&mut self, entry: &Entry) {
         let Body::Round(round) = &entry.body else { return };
         let turn = entry.meta.turn;
-        // A round is written before and after acting. Its first line can only be among the last few lines.
+        // A round is written several times. Its line can only be among the last few lines.
         let same = |line: &&mut LedgerLine| line.turn == turn && line.round == round.number;
         if let Some(line) = self.lines.iter_mut().rev().take(16).find(same) {
             line.result.clone_from(&round.result);
             line.reason.clone_from(&round.reason);
             line.confidence = round.confidence.or(line.confidence);
-            // The trace of the process that opened the round, even if another process finished the round.
+            // Keep the trace of the process that opened the round, even if another process finished it.
             line.trace_id = line.trace_id.take().or_else(|| round.trace_id.clone());
             line.action.clone_from(&round.action);
             return;

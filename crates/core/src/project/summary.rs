@@ -111,7 +111,7 @@ pub struct Summary {
     /// Where an imported session came from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<Origin>,
-    /// The newest format version among the entries.
+    /// The current log format version when the session was created. Entries may have other versions.
     pub version: u32,
     /// Which part of the session this store wrote itself. Stores keep it next to the summary, and clients do not see
     /// it. `None` for a session of an earlier version: see [`crate::port::store::Authorities`].

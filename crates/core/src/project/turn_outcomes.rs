@@ -1,5 +1,5 @@
-//! How the turns of a path ended. An export asks this: a turn is completed only if it ended `completed`, and text beside
-//! a tool call in a cancelled or killed turn does not make it so.
+//! How the turns of a path ended. Exports need the recorded outcome: a cancelled or killed turn may also contain text,
+//! next to a tool call, so messages alone do not show whether a turn was completed.
 
 use std::collections::HashMap;
 
@@ -13,7 +13,7 @@ pub struct TurnOutcomes {
     ended: HashMap<TurnId, Outcome>,
     /// The outcomes of turns up to this seq are unknown, because the caller cannot read the session that has them.
     unknown_up_to: u32,
-    /// Whether the path ends with an unfinished turn of a program that records no turns.
+    /// Whether the path was imported and ends with an unfinished turn.
     ends_interrupted: bool,
 }
 
@@ -34,18 +34,18 @@ impl TurnOutcomes {
         self.unknown_up_to = seq;
     }
 
-    /// Record that the path ends with an unfinished turn.
+    /// Record that the imported path ends with an unfinished turn.
     pub fn set_ends_interrupted(&mut self) {
         self.ends_interrupted = true;
     }
 
-    /// Whether the path ends with an unfinished turn of a program that records no turns.
+    /// Whether the path was imported and ends with an unfinished turn.
     pub fn ends_interrupted(&self) -> bool {
         self.ends_interrupted
     }
 
     /// Whether the turn of this entry ended `completed`. `None` if the entry belongs to no turn, or if the outcome cannot
-    /// be read; the messages then have to decide.
+    /// be read. The caller then has to decide by the messages.
     pub fn is_completed(&self, meta: &Meta) -> Option<bool> {
         let turn = meta.turn?;
         match self.ended.get(&turn) {

@@ -24,7 +24,7 @@ impl Machine {
         step.effects.push(Effect::AwaitPerson);
     }
 
-    /// Ask a person. The turn waits unless other calls can run.
+    /// Add the entry that asks a person. The caller adds the effect if the turn has to wait.
     pub(super) fn ask(&mut self, step: &mut TurnStep, asking: Asking, call: Option<&ToolCall>) {
         let Asking { question, kind, why } = asking;
         let number = self.state.approvals_asked + 1;

@@ -1,5 +1,5 @@
-//! The protocol for a model's rating of its own answer: a final line `<confidence>0.8</confidence>`. The line is never
-//! displayed: it is removed from the stream and from the logged answer.
+//! The protocol for a model's rating of its own answer: a final line `<confidence>0.8</confidence>`. The line is
+//! removed from the stream and, if the rating is valid, from the logged answer.
 
 use crate::content::Part;
 

@@ -1,6 +1,6 @@
-//! The turn state machine. Every method accepts an input, adds its entries to the step, folds them into the state, and
-//! returns the effects to run once the entries are durable. The machine performs no I/O.
-//! Recovery folds the same entries, so a logged decision is never repeated.
+//! The turn state machine. Each transition folds its entries into the state, and returns them with the effects to run
+//! once the entries are durable. The machine performs no I/O. Recovery folds the same entries, so a logged decision is
+//! never repeated.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -46,7 +46,7 @@ impl Rules {
         is_prompt || self.tool(&call.name).is_some_and(|spec| spec.touch == Touch::Asks)
     }
 
-    /// The question to a person that a handoff requires.
+    /// The question that a person has to answer before a handoff, if any.
     fn question(&self, call: &ToolCall) -> Option<Question> {
         self.assignment.as_ref()?.question(call)
     }
@@ -239,7 +239,7 @@ impl Machine {
             // Record the intent before acting.
             self.add_intent(step);
         }
-        // After the intent: only invalid calls end without one, and only those count as corrections.
+        // Add refusals after the intent: only invalid calls end without an intent, and only those count as corrections.
         for (call, why) in refusals {
             self.add(step, error_result(&call, why));
         }

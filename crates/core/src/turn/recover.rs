@@ -51,7 +51,7 @@ impl Machine {
             return self.end(step, Outcome::Cancelled, Some("rolled_back"));
         }
         match self.state.answered {
-            // The answer was complete; only the turn's end is missing.
+            // The answer is in the log; only the turn's end is missing.
             Some(Stop::Error) => {
                 self.close_round(step, RoundStatus::Failed, Some(INTERRUPTED.to_owned()));
                 self.end(step, Outcome::Failed, Some("interrupted"));

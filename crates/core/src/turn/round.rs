@@ -112,7 +112,7 @@ impl Machine {
         matches!(decision, Some(Decision::Refuse { .. }))
     }
 
-    /// The rating and the limit that it is below, for a reason.
+    /// The rating and the threshold that it is below, as text for a round's reason.
     pub(super) fn rating_text(&self) -> String {
         let rating = self.state.rating.unwrap_or_default();
         let rules = self.rules.confidence.unwrap_or_default();
@@ -120,7 +120,7 @@ impl Machine {
         format!("the model rated its answer {rating:.2}, below {limit:.2}")
     }
 
-    /// The questions of the calls that wait for a person, as a reason.
+    /// A reason that names the calls that wait for a person; `None` if no call waits.
     pub(super) fn waiting_reason(&self) -> Option<String> {
         let is_asked = |call: &&CallState| matches!(call.status, CallStatus::Asked { .. });
         let names: Vec<&str> =

@@ -8,7 +8,7 @@ use crate::entry::{
 /// The status of one call of the latest answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CallStatus {
-    /// The call is in the log, but no decision about the call is.
+    /// The call is in the log, but no decision about it is.
     Open,
     /// The call waits for a person.
     Asked {
@@ -76,7 +76,7 @@ pub struct Gate {
 pub struct TurnState {
     /// Whether the turn's input is in the log.
     pub has_input: bool,
-    /// The latest round: its number, and whether its result is missing.
+    /// The latest round: its number, and whether it is unfinished.
     pub round: u32,
     pub round_is_open: bool,
     /// The model's rating of the latest round's answer.

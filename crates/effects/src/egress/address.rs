@@ -43,7 +43,8 @@ impl NonPublic {
 type Block4 = ([u8; 4], u32, NonPublic);
 type Block6 = ([u16; 8], u32, NonPublic);
 
-/// Special IPv4 blocks from the IANA registry. The first match determines the reason, so narrow blocks are first.
+/// Special IPv4 blocks from the IANA registry, and the metadata addresses of clouds. The first match determines the
+/// reason, so narrow blocks are first.
 const BLOCKS_V4: &[Block4] = &[
     ([169, 254, 169, 254], 32, NonPublic::CloudMetadata),
     ([100, 100, 100, 200], 32, NonPublic::CloudMetadata),

@@ -1,6 +1,6 @@
 //! HTTP clients for model providers and for the trace collector. The operator configures the addresses, so they are
-//! not checked. The clients ignore redirects and the environment's proxy settings, so that a key is only sent to the
-//! configured address. The code that reads a response enforces the idle timeout.
+//! not checked. The clients do not follow redirects and ignore the environment's proxy settings, so that a key is only
+//! sent to the configured address. The code that reads a response enforces the idle timeout.
 
 use std::time::Duration;
 

@@ -47,7 +47,7 @@ fn local_name<'a>(tag: &'a BytesStart<'_>) -> &'a str {
     tag.local_name().into_inner()
 }
 
-/// The text of an element without content.
+/// The character that a tab or line break element represents.
 fn break_of(tag: &BytesStart<'_>) -> &'static str {
     match local_name(tag) {
         "tab" => "\t",

@@ -1,5 +1,5 @@
-//! What the models know about themselves, for people: the list of models, one model in detail, and a check of its key
-//! and endpoint. A check sends no conversation and costs nothing.
+//! Information about the models, for display: the list of models, one model in detail, and a check of its key and
+//! endpoint. A check sends no conversation and costs nothing.
 
 use std::time::Duration;
 
@@ -18,10 +18,10 @@ use super::{Models, Provider, ProviderKind, Route, ThinkingStyle, anthropic};
 const CHECK_MS_MAX: u64 = 15_000;
 /// Maximum size of a list of models.
 const LIST_BYTES_MAX: usize = 8 << 20;
-/// Maximum size of an error response that is shown.
+/// Maximum length of an error response that is shown, in characters.
 const ERROR_CHARS_MAX: usize = 2_000;
 
-/// Whether a model's provider has its key.
+/// Whether the key of a model's provider is available.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum KeyState {
     /// The model needs no key.
@@ -32,7 +32,7 @@ pub enum KeyState {
     Missing(String),
 }
 
-/// A model as people see it.
+/// A model and its properties, for display.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelEntry {
     /// `PROVIDER/NAME`, or `demo`.
@@ -53,19 +53,19 @@ impl ModelEntry {
     }
 }
 
-/// What a provider answered to a check.
+/// The result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Checked {
     /// The model is inside this program, so there is nothing to connect to.
     Local,
     /// The provider accepted the key and has the model.
     Listed,
-    /// The provider accepted the key, and cannot say whether it has the model.
+    /// The provider accepted the key, but did not report which models it has.
     Answered,
 }
 
 impl Models {
-    /// List every model of the catalog whose provider is configured.
+    /// List the demo model and every model of the catalog whose provider is configured.
     pub fn list(&self) -> Vec<ModelEntry> {
         let of_provider = |(provider, _): (&String, &Provider)| -> Vec<String> {
             self.catalog.names(provider).map(|model| format!("{provider}/{model}")).collect()

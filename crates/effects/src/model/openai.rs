@@ -131,8 +131,8 @@ fn text_of<'a>(item: &ChatItem<'a>) -> Option<&'a str> {
     }
 }
 
-/// Push each tool result as a message, then the user's text with the images from the results. An engine note becomes a
-/// separate message only for servers that accept system messages in the middle of the conversation.
+/// Push each tool result as a message, then the user's text with the images and documents from the results. An engine
+/// note becomes a separate message only for servers that accept system messages in the middle of the conversation.
 fn push_user_messages(dialect: Dialect, turn: &ChatTurn<'_>, messages: &mut Vec<Value>) {
     let mut pending: Vec<Value> = Vec::new();
     for item in &turn.items {

@@ -88,7 +88,6 @@ impl Model for OwnModels {
         self.route(model).facts(model)
     }
 
-    /// A custom model is called by the name that it is registered under.
     fn resolve(&self, model: &str) -> Result<String, ModelError> {
         self.route(model).resolve(model)
     }
@@ -101,7 +100,8 @@ impl Model for OwnModels {
         self.route(model).is_file_backed(model)
     }
 
-    /// For each own model, the names that it reports or, without any, the name it is registered under; then all others.
+    /// For each own model, the names that it reports or, if it reports none, the name it is registered under; then all
+    /// others.
     fn names(&self) -> Vec<String> {
         let names_of = |(name, model): (&String, &Arc<dyn Model>)| match model.names() {
             names if names.is_empty() => vec![name.clone()],

@@ -1,5 +1,5 @@
-//! Drops the rights of this process on Linux: capabilities, files and signals with Landlock, sockets with seccomp. The
-//! restrictions apply to this process and are inherited by every program it executes.
+//! Drops the rights of this process on Linux: capabilities, access to files and signals with Landlock, and sockets and
+//! other system calls with seccomp. The restrictions apply to this process and to every program it executes.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -151,7 +151,8 @@ impl Host {
         })
     }
 
-    /// Create one of the built-in tools. Omits `run_command` if no command is allowed.
+    /// Create one of the built-in tools. Returns `None` for `http_request`, which is opened separately, and for
+    /// `run_command` if no command is allowed.
     fn create_tool(
         &self,
         name: &str,

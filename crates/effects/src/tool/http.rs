@@ -1,5 +1,5 @@
 //! `http_request`: sends one request through the session's [`Egress`]. Header values may contain `secret:NAME`. The
-//! secret is inserted here, at the edge, and redacted from the response.
+//! secret is inserted when the request is sent, and redacted from the response.
 
 use std::fmt::Write as _;
 use std::sync::Arc;

@@ -87,7 +87,7 @@ impl McpTool {
         let schema: Option<Value> =
             serde_json::from_str(&text).ok().filter(|schema| jsonschema::validator_for(schema).is_ok());
         let Some(schema) = schema.filter(|_| text.len() <= SCHEMA_BYTES_MAX) else {
-            tracing::warn!(server = server.name(), tool = name, "tool omitted: its input schema is invalid");
+            tracing::warn!(server = server.name(), tool = name, "tool omitted: schema invalid or too long");
             return None;
         };
         let description = server.scrub(remote.description.as_deref().unwrap_or_default());

@@ -96,7 +96,7 @@ async fn a_document_that_is_too_large_or_too_deep_ends_only_its_own_process() {
     let loop_pdf = String::from_utf8(pdf(&["x"])).unwrap().replace("/Kids [4 0 R]", "/Kids [2 0 R]");
     let looped = reader.read_text(DocumentFormat::Pdf, loop_pdf.into_bytes()).await;
     assert!(looped.is_err(), "{looped:?}");
-    // A small archive with a large part: 14 MB of paragraphs are read, and the child stays within its memory.
+    // A small archive with a part of 14 MB: the child either returns its text or fails with a reason.
     let body = "<w:p><w:r><w:t>x</w:t></w:r></w:p>".repeat(400_000);
     let cut = reader.read_text(DocumentFormat::Docx, docx(&body)).await;
     assert!(

@@ -1,4 +1,4 @@
-//! Integration tests of the crate's public behaviour with real files, processes, sockets and TLS.
+//! Integration tests of the crate's public behavior with real files, processes, sockets and TLS.
 
 #![allow(clippy::unwrap_used)]
 

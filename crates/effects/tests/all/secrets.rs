@@ -69,7 +69,7 @@ fn a_value_is_redacted_in_every_encoding() {
     for form in forms {
         let scrubbed = secrets.scrub(&format!("<{form}>")).into_owned();
         assert!(scrubbed.contains("[secret:CANARY]"), "{form}: {scrubbed}");
-        // A few Base64 characters at the edges may remain, because they also encode neighbouring bytes.
+        // A few Base64 characters at the edges may remain, because they also encode neighboring bytes.
         assert!(scrubbed.len() <= "<[secret:CANARY]>".len() + 16, "{form}: {scrubbed}");
     }
 }

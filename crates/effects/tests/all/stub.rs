@@ -16,7 +16,7 @@ use serde_json::json;
 #[derive(Clone)]
 pub struct Stub;
 
-/// The shortest data that is detected as a PNG.
+/// The signature of a PNG file.
 pub const PICTURE: &[u8] = b"\x89PNG\r\n\x1a\n";
 
 impl ServerHandler for Stub {

@@ -44,7 +44,7 @@ enum PlanOutcome {
     Cancelled(String),
 }
 
-/// What a compaction does to a context.
+/// The result of planning a compaction.
 enum Planning {
     /// There is nothing to compact.
     Nothing,
@@ -96,7 +96,7 @@ impl Compactions<'_> {
     pub async fn compact(self, scope: &Scope, session: &SessionId, how: Compacting) -> Result<Compacted> {
         how.check()?;
         if how.writing == Writing::Write {
-            // A refusal for another reason must not tell a caller without this right about the session.
+            // Check the right first: another error could reveal facts about the session to a caller without it.
             self.engine.directory().check_right(scope, session, Right::Write).await?;
         }
         let mut how = self.add_hooks(scope, session, how);
@@ -192,7 +192,6 @@ impl Compactions<'_> {
         Err(EngineError::Contended { session: session.clone(), tries: APPENDS_MAX })
     }
 
-    /// Plan the compaction.
     async fn plan_compaction(
         self,
         context: &Context,

@@ -107,7 +107,7 @@ pub struct Compacted {
     pub tokens_before: u64,
     /// Tokens of the context after the compaction.
     pub tokens_after: u64,
-    /// The entry that was written, or would be in a dry run; `None` if there was nothing to compact.
+    /// The compaction that was written, or would be in a dry run; `None` if nothing was compacted.
     pub compaction: Option<Compaction>,
     /// The compaction's entry; `None` if nothing was written.
     pub entry: Option<(Seq, EntryId)>,

@@ -16,9 +16,9 @@ const HARD_SHARES: &[u64] = &[2, 4, 8, u64::MAX];
 const HARD_BYTES_PER_TOKEN: u64 = 3;
 /// Maximum items of each kind in a summary under a hard limit, by attempt.
 const HARD_ITEMS: &[usize] = &[60, 10, 3, 0];
-/// Maximum items of each kind in such a summary, by attempt.
+/// Maximum items of each kind in a summary that is larger than the messages it replaces, by attempt.
 const SHRUNK_ITEMS: &[usize] = &[60, 20, 10, 3, 0];
-/// Shares of a summary that is larger than the messages it replaces, by attempt, as divisors of its size.
+/// Divisors of the size of such a summary, by attempt.
 const SUMMARY_SHARES: &[usize] = &[2, 4, 8, 16, usize::MAX];
 
 /// Shrinks the plan of one compaction.

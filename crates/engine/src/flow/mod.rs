@@ -8,7 +8,7 @@
 //! 2. A visit starts with one append to the role's session, under that session's lease, and only if the log
 //!    has no visit with the same key. A second process, concurrent or after a crash, therefore continues
 //!    the visit instead of starting it again.
-//! 3. The result of a visit is always read from the role's session, never from memory.
+//! 3. The result of a visit is always read from the role's session, never from the state of the process.
 
 mod position;
 mod role_file_writer;

@@ -166,11 +166,11 @@ fn reported_tokens(slice: &PathSlice, outcomes: &TurnOutcomes) -> Option<u64> {
     })
 }
 
-/// The sessions of a run with the names of their role instances, without duplicates. A role instance is the role, or
-/// the node if it has none. A node that works in a session of its own under a name that is taken is named after itself.
+/// The sessions of a run with the names of their role instances, without duplicates. An instance has the name of the
+/// role, or of the node if it has no role. If that name is taken, the instance is named `at.NODE`.
 fn instances_of(state: &RunState) -> Vec<(String, String)> {
     let nodes = state.flow.nodes.iter().chain(&state.improvers).filter(|node| node.kind == NodeKind::Agent);
-    // The session of the role itself has the role's name, even if a fork comes first in the file.
+    // The role's own session gets the role's name, even if a fork comes first in the file.
     let (own, other): (Vec<&Node>, Vec<&Node>) = nodes.partition(|node| node.fork_from.is_none());
     let (mut sessions, mut names) = (HashSet::new(), HashSet::new());
     let mut instances = Vec::new();

@@ -112,7 +112,7 @@ pub struct NodeView {
     pub visits: u32,
     /// Number of attempts of the latest visit.
     pub attempt: u32,
-    /// The role's session, which is created when the node is first entered.
+    /// The role's session. If it does not exist, it is created when the node is first entered.
     pub session: Option<String>,
     /// The role's latest text.
     pub said: Option<String>,

@@ -212,7 +212,7 @@ impl Visitor {
         self.engine.turns().begin_held(&self.scope, session, hold, opening).await
     }
 
-    /// Give a session without a configuration that of the role. A session that has a configuration keeps it: its agent,
+    /// If the session has no configuration, write the role's. A session that has a configuration keeps it: its agent,
     /// tools, scope, directory and system prompt. The node can only narrow it, for its visit.
     async fn configure(&self, node: &Node, session: &SessionId, hold: &Hold) -> Result<Briefing> {
         let summary = self.engine.directory().summary(&self.scope, session).await?;
@@ -221,7 +221,7 @@ impl Visitor {
         let Some(agent) = configuration.agent_in_force(&self.scope, &summary).await? else {
             let is_imported = configuration.authority_of(&self.scope, &summary).await?.has_imports();
             if is_imported && named.is_none() {
-                // Its first local turn assigns the caller's default agent.
+                // The session's first local turn assigns the default agent.
                 return Ok(Briefing::InNote);
             }
             self.write_role_settings(node, session, hold).await?;
@@ -388,11 +388,11 @@ fn role_title(flow: &str, who: &str) -> Option<String> {
     fit_title(&format!("{flow}{separator}{who}"))
 }
 
-/// Where a role reads what its task in the flow is.
+/// Where the session contains the description of the role's task in the flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Briefing {
     InSystemPrompt,
-    /// The session has a system prompt of its own, so the note for entering the node begins with the briefing.
+    /// The session has its own system prompt, so the note for entering the node begins with the briefing.
     InNote,
 }
 

@@ -22,7 +22,7 @@ pub struct HookDryRun {
     /// Why the hook failed or its answer is invalid.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
-    /// Whether the event would continue to the next hook and then happen.
+    /// Whether the hook lets the operation continue.
     pub goes_on: bool,
 }
 

@@ -61,7 +61,7 @@ pub struct InstalledHook {
     pub on_failure: OnFailure,
     /// Call only for these tools; for all tools if empty.
     pub tools: Vec<String>,
-    /// The installer's scope: the hook only sees sessions of this tenant and acts with these rights.
+    /// The installer's scope: the hook only receives events of this tenant and acts with these rights.
     pub installer: Scope,
 }
 
@@ -93,7 +93,7 @@ impl InstalledHook {
         let fail = |why: String| Err(EngineError::Invalid { what: "a hook", why });
         let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
         if self.name.is_empty() || self.name.len() > NAME_BYTES_MAX || !self.name.chars().all(is_plain) {
-            let why = "the name must have 1 to 64 letters, digits and - _ .";
+            let why = "the name must have 1 to 64 characters: letters, digits, -, _ and .";
             return fail(format!("{:.80?}: {why}", self.name));
         }
         if self.timeout.is_zero() || self.timeout > TIMEOUT_MAX {

@@ -1,4 +1,4 @@
-//! How an import treats a file.
+//! The options of an import.
 
 use std::sync::Arc;
 
@@ -73,7 +73,7 @@ pub struct ImportOptions {
     pub filter: SettingsFilter,
     /// When the file was last modified, for sources without timestamps.
     pub file_time: Option<TimestampMs>,
-    /// Store lookups that are shared between files.
+    /// Store lookups shared by the imports of several files.
     pub siblings: Option<SiblingSessions>,
     /// Limits the number of threads that read documents and long lines.
     pub threads: Option<Arc<Semaphore>>,

@@ -39,7 +39,7 @@ impl ImportReport {
     }
 }
 
-/// A problem in a file, or of the whole file if it has no line.
+/// A problem at a line of a file or, without a line, with the whole session.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ReportedProblem {
     pub line: Option<u64>,

@@ -20,7 +20,7 @@ use crate::{Engine, EngineError, Result};
 
 /// Entries per append of an import.
 pub const BATCH_ENTRIES: usize = 1_000;
-/// Text bytes per append, unless a single entry is larger.
+/// Number of text bytes after which a batch is appended.
 pub const BATCH_BYTES: usize = 4 << 20;
 
 /// A session that is being imported.

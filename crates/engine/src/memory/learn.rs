@@ -61,7 +61,7 @@ struct UnprocessedEntries {
 }
 
 impl Memories<'_> {
-    /// Learn from the new entries of a session. The caller must be its owner.
+    /// Learn from the new entries of a session. The caller must be its owner or an operator.
     pub async fn learn(self, scope: &Scope, session: &SessionId) -> Result<Learning> {
         self.engine.directory().check_right(scope, session, Right::Own).await?;
         let unprocessed = self.unprocessed_entries(scope, session).await?;
@@ -238,7 +238,7 @@ async fn ask_model(
     let model = ModelSummariser::new(backends.model, name);
     let request = SummaryRequest { system: llm_extract::SYSTEM.to_owned(), text: shown.text.clone() };
     let answer = tokio::time::timeout(MODEL_WAIT, model.write(request)).await;
-    let answer = answer.map_err(|_| format!("{name} did not answer in {} s", MODEL_WAIT.as_secs()))?;
+    let answer = answer.map_err(|_| format!("{name} did not answer within {} s", MODEL_WAIT.as_secs()))?;
     llm_extract::parse_answer(shown, &answer.map_err(|error| error.to_string())?.text)
 }
 

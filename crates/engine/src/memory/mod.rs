@@ -2,8 +2,9 @@
 //! [`write`] stores and deletes them, [`recall`] searches them and briefs new sessions.
 //! `sapwood_core::memory` decides without I/O what is worth remembering.
 //!
-//! A memory belongs to its session's owner. It reaches other users only when it is explicitly shared with the
-//! tenant, and it is never added to a session that other users can read: see [`Memories::allowed_memories`](Memories).
+//! A learned memory belongs to its session's owner. It is visible to other users only if it is explicitly shared with the
+//! tenant. Only shared memories are recalled into a session that other users can read: see
+//! [`Memories::allowed_memories`](Memories).
 
 mod config;
 mod learn;

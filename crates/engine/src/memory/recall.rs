@@ -121,8 +121,8 @@ impl Memories<'_> {
         }
     }
 
-    /// Which memories may be put into a session: the owner's if only the owner can read the session, else the
-    /// tenant's. Memories become part of the session's log, which all members can read.
+    /// Which memories may be put into a session: the owner's and the tenant's if only the owner can read the session,
+    /// else only the tenant's. Memories become part of the session's log, which all members can read.
     pub(crate) fn allowed_memories(self, scope: &Scope, summary: &Summary) -> Whose {
         let is_private = summary.members.is_empty() && summary.owner == scope.principal;
         match is_private {

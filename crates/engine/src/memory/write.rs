@@ -204,7 +204,7 @@ impl Memories<'_> {
         Ok(())
     }
 
-    /// Write a memory. All memory writes use this function.
+    /// Write a memory, with its embedding. All writes of this service use this function.
     pub(super) async fn write(self, scope: &Scope, mut memory: Memory, expected: u64) -> Result<Memory> {
         if memory.embedding.is_none() {
             memory.embedding = self.embed(&memory.text).await;

@@ -1,4 +1,4 @@
-//! A list of everything in a store with a hash of each item, to compare a store with an earlier state of it.
+//! A list of the items in a store with a hash of each, to compare the store with an earlier state.
 
 use sapwood_core::port::store::{ListFilter, Store};
 use sapwood_core::project::summary::Summary;
@@ -21,8 +21,8 @@ pub struct Item {
     pub hash: String,
 }
 
-/// List the sessions, keys, memories and audit log of every tenant. A session's hash covers its entries, its owner and
-/// its authority record.
+/// List the sessions, keys, memories and audit log of every tenant. A session's hash covers its entries, owner, creation
+/// time and authority record.
 pub async fn inventory(store: &dyn Store) -> Result<Vec<Item>> {
     let mut items = Vec::new();
     for tenant in store.list_tenants().await? {

@@ -1,11 +1,10 @@
-//! Copy all data from one store to another, of any store type. The source's logs are only read, and it may be in use:
-//! entries added in the meantime are copied by another pass or by running the migration again. If the target already
+//! Copy all data from one store to another, of any store type. The source's logs are only read, and the source may be in
+//! use: entries added in the meantime are copied by another pass or by running the migration again. If the target already
 //! has part of the data, only the rest is copied, so an interrupted migration can be run again.
 //!
 //! Entries keep their numbers, ids, times, authors and turns; forks share the same entries in the target as in the
-//! source. Each session is then compared on both sides: the length of its log, a hash over its entries, and the
-//! path of its context. Leases and stored idempotency results are not copied: they belong to callers of the old
-//! store.
+//! source. Each session is then compared on both sides: its log, owner, creation time and authority record, and the path
+//! of its context. Leases and stored idempotency results are not copied: they belong to callers of the old store.
 
 mod inventory;
 mod tenant_data;
@@ -149,7 +148,7 @@ impl Migration {
             }
             for id in grown {
                 let result = self.copy_session(tenant, &id, &sessions).await;
-                // A session that was erased in the meantime can also fail the copy of its forks. They are copied
+                // A session that was erased in the meantime can also make the copy of its forks fail. They are copied
                 // without it in the next pass.
                 if result.is_err() && self.was_erased(&scope, &id, &sessions).await? {
                     continue;
@@ -405,7 +404,8 @@ impl Migration {
         }
     }
 
-    /// The length and hash of a session's log. Fails if the two sides differ in these or in the context path.
+    /// The length and hash of a session's log. Fails if the two sides differ in the log, the owner, the creation time, the
+    /// authority record or the context path.
     async fn compare(&self, scope: &Scope, id: &SessionId) -> Result<(u32, String)> {
         let differs = |what: &str| EngineError::Invalid {
             what: "the target",

@@ -97,8 +97,8 @@ service! {
 }
 
 impl Triggers<'_> {
-    /// Open a trigger's log. Refuses a log with another owner, because that owner could fire the trigger at
-    /// will.
+    /// Open a trigger's log. Refuses an imported log, and a log with another owner, because that owner could fire the
+    /// trigger at will.
     async fn open_log(self, installed: &InstalledTrigger) -> Result<SessionId> {
         let id = installed.log_id()?;
         let title = Some(format!("trigger {}", installed.trigger.name));

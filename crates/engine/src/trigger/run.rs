@@ -1,5 +1,5 @@
-//! Perform due firings. The holder of the lease of a trigger's log sends the text and waits for the result;
-//! other servers only watch. Every step is logged before the next one starts, so another server can continue
+//! Perform due firings. The server that holds the lease of a trigger's log sends the text and waits for the result;
+//! other servers only follow the log. Every step is logged before the next one starts, so another server can continue
 //! after a crash.
 
 use std::collections::BTreeSet;
@@ -302,7 +302,7 @@ async fn queue_text(engine: &Engine, installed: &InstalledTrigger, firing: &Firi
     Ok(SentTo { session, input })
 }
 
-/// Resume the session until the turn with this input has ended, in this or another process.
+/// Resume the session until the turn with this input has ended or waits for an answer, in this or another process.
 async fn await_result(
     engine: &Engine,
     installed: &InstalledTrigger,

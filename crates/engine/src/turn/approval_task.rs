@@ -1,6 +1,7 @@
-//! Settle the deadlines of questions while a server runs. The task remembers the next deadline of each session that has
-//! one. At its start it looks at all sessions with an open turn, so deadlines survive a restart; afterwards only at the
-//! sessions that changed since the last look, so the cost does not depend on the number of sessions.
+//! Escalate and expire questions at their deadlines while a server runs. The task remembers the next deadline of each
+//! session that has one. Its first scan covers all sessions with an open turn, so deadlines survive a restart. Later
+//! scans cover only sessions that changed since the previous scan, so their cost does not depend on the number of
+//! sessions.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -14,11 +15,11 @@ use crate::{Engine, EngineError, Result};
 
 /// How often deadlines are checked.
 const CHECK_INTERVAL: Duration = Duration::from_millis(2_000);
-/// How far a look reaches back before the previous one: clocks of other writers may be late, and appends take time.
+/// Overlap of two scans, because clocks of other writers may be behind and appends take time.
 const OVERLAP_MS: i64 = 30_000;
-/// Sessions per page of a look.
+/// Sessions per page of a scan.
 const PAGE_SESSIONS: usize = 500;
-/// Maximum number of pages per look and tenant. A look of a large store continues with the next check.
+/// Maximum number of pages per scan and tenant. Sessions beyond this limit are found when they change.
 const PAGES_MAX: usize = 1_000;
 /// Maximum number of sessions whose deadlines are remembered. Others are found when they change, or after a restart.
 const DEADLINES_MAX: usize = 100_000;
@@ -47,11 +48,11 @@ impl ApprovalTask {
     }
 }
 
-/// The next deadline of each session, and the time of the last look.
+/// The next deadline of each session, and the time of the latest scan.
 struct Deadlines {
     engine: Engine,
     next: HashMap<(TenantId, SessionId), TimestampMs>,
-    /// The heads of the sessions that the last look found.
+    /// The heads of the sessions that the latest scan found.
     seen: HashMap<(TenantId, SessionId), Seq>,
     looked_at: Option<TimestampMs>,
 }
@@ -76,7 +77,7 @@ impl Deadlines {
         Ok(())
     }
 
-    /// Find the sessions with an open turn that changed since the last look.
+    /// Settle the sessions with an open turn that changed since the latest scan.
     async fn look(
         &mut self,
         tenant: &TenantId,

@@ -1,5 +1,5 @@
-//! Bring questions to people: list what waits in all sessions, call the hook `on_approval`, escalate and expire questions
-//! at their deadlines, and answer them through signed links.
+//! Questions that wait for people: list them over all sessions, escalate and expire them at their deadlines, report them
+//! to the hook `on_approval`, and answer them through signed links.
 //!
 //! Several processes may find the same deadline. An escalation and an expiry are entries that expect the head at which
 //! the question was pending, so one process writes each of them, and only that process calls the hooks.
@@ -102,7 +102,7 @@ impl Approvals<'_> {
                 let audit = note(AuditAction::Edit, &summary.id, Some("escalate".to_owned()));
                 control.append_at(system, summary, escalation.to_info().into(), audit).await?;
                 let data = || event_data(self.engine, &system.tenant, pending, Some(&escalation));
-                // The hooks of the session's owner see the event, as they saw the question.
+                // Fire the event as the session's owner, so that the owner's hooks also receive it.
                 let owner = Scope { principal: summary.owner.clone(), ..system.clone() };
                 let hooks = self.engine.hooks();
                 hooks.fire(HookName::OnApproval, &owner, &summary.id, summary.open_turn, data).await;

@@ -30,7 +30,7 @@ impl TurnContext {
         let is_compacting = is_due && !has_tried;
         let note = if is_compacting { self.note_of(&pressure) } else { None };
         if self.is_new_level(&pressure) {
-            // The note is an event too, so that followers are told once.
+            // Followers also receive the note, so a fragment would report the level twice.
             if note.is_none() {
                 self.send_fragment(FragmentKind::Pressure {
                     level: pressure.level.as_str().to_owned(),
@@ -43,14 +43,14 @@ impl TurnContext {
         is_compacting.then_some(Input::TooFull { trigger: Trigger::Pressure, note })
     }
 
-    /// The entry for a level that the log does not have yet. The caller must append it.
+    /// The entry for a level that differs from the latest one in the log. The caller must append it.
     fn note_of(&self, pressure: &Pressure) -> Option<Body> {
         let before =
             self.with_progress(|progress| std::mem::replace(&mut progress.recorded_level, pressure.level));
         (before != pressure.level).then(|| pressure.to_body(before))
     }
 
-    /// Whether followers have not been told this level yet. They are told by the caller.
+    /// Whether the level differs from the one last reported to followers. The caller must report it.
     fn is_new_level(&self, pressure: &Pressure) -> bool {
         self.with_progress(|progress| {
             std::mem::replace(&mut progress.level, pressure.level) != pressure.level

@@ -1,5 +1,5 @@
 //! The built-in tools, which work on sessions: deliver an artifact, ask the user, search earlier sessions, graft,
-//! delegate, hand off, read a skill, and read the rest of an output that was too large to show.
+//! delegate, hand off, read inputs, read a skill, and read the rest of an output that was too large to show.
 
 use sapwood_core::agent::{Agent, MemoryUse, Recall as RecallUse};
 use sapwood_core::content::{BlobRef, ToolCall};
@@ -99,8 +99,8 @@ struct GraftFrom {
     last: Option<u32>,
 }
 
-/// The specs of the built-in tools that an agent names, and of `read_output`, which every agent with tools
-/// has.
+/// The specs of the built-in tools that an agent names, and of `read_output`, which is always included. The handoff,
+/// input and skill tools are added separately.
 pub(super) fn builtin_specs(agent: &Agent) -> Vec<ToolSpec> {
     let text = json!({"type": "string"});
     let count = json!({"type": "integer", "minimum": 0});
@@ -324,7 +324,7 @@ impl TurnContext {
         }
         let summary = self.engine.directory().summary(&self.scope, &self.session).await?;
         if self.engine.memories().allowed_memories(&self.scope, &summary) == Whose::Only(Belongs::Tenant) {
-            // Other users read the answer, so the sub-session must not use memories or sessions that they may
+            // Other users can read the answer, so the sub-session must not use memories or sessions that they may
             // not see.
             agent.memory = Some(MemoryUse::NONE);
             agent.tools.retain(|tool| tool != "recall" && tool != "graft");

@@ -1,4 +1,4 @@
-//! Reach a turn from any process: cancel, steer and answer it, and read its status. Each message is an entry, so it is
+//! Control a turn from any process: cancel, steer and answer it, and read its status. Each message is an entry, so it is
 //! durable and needs no lease.
 
 use sapwood_core::approval::{Due, Escalated, Escalation};
@@ -146,7 +146,8 @@ impl TurnControl<'_> {
     }
 
     /// The entries of a turn and the messages to it, in order, up to its end; empty for an unknown turn. Imported
-    /// entries that claim to belong to a local turn are left out. The cost does not depend on the length of the log.
+    /// entries that claim to belong to a local turn are left out. Imported and unknown turns require a scan of all turns;
+    /// the cost for others does not depend on the length of the log.
     pub async fn turn_entries(self, scope: &Scope, session: &SessionId, turn: TurnId) -> Result<Vec<Entry>> {
         let summary = self.engine.store.summary(scope, session).await?;
         TurnLog::open(self.engine, scope, &summary).await?.entries(turn, Extent::UntilEnd).await
@@ -204,14 +205,14 @@ impl TurnControl<'_> {
         self.queue(scope, session, Queue::Steer, parts).await
     }
 
-    /// Request cancellation of this turn only, even if another turn is open by now.
+    /// Request cancellation of this turn only. Fails with [`EngineError::TurnEnded`] if it is no longer open.
     pub async fn cancel_turn(self, scope: &Scope, session: &SessionId, turn: TurnId) -> Result<()> {
         let now = self.engine.clock.now();
         let draft = Draft::new(now, CancelAsked { turn }).in_turn(turn);
         self.append_while_open(scope, session, turn, "cancel", draft).await.map(|_| ())
     }
 
-    /// Add input to this turn only, even if another turn is open by now.
+    /// Add input to this turn only. Fails with [`EngineError::TurnEnded`] if it is no longer open.
     pub async fn steer_turn(
         self,
         scope: &Scope,
@@ -332,7 +333,7 @@ impl TurnControl<'_> {
         Ok((summary, pending.ok_or_else(unknown)?))
     }
 
-    /// Append an answer if the log has not changed since the question was seen to be pending.
+    /// Append an answer if the log has not changed since the summary was read.
     pub(super) async fn append_answer(
         self,
         scope: &Scope,
@@ -345,7 +346,7 @@ impl TurnControl<'_> {
         self.append_at(scope, summary, body.into(), note(AuditAction::Edit, &summary.id, Some(audited))).await
     }
 
-    /// Append an entry to the open turn if the log still ends where the summary says.
+    /// Append an entry to the open turn if the log has not changed since the summary was read.
     pub(super) async fn append_at(
         self,
         scope: &Scope,

@@ -1,12 +1,12 @@
 //! The input tools: `list_inputs`, `read_input` and `search_inputs`. They only read the inputs of their own session.
 //!
-//! A session has these tools as soon as it has inputs, whatever tools its agent has. Providers cache a request's prefix,
-//! which starts with the list of tools, so the list changes as rarely as possible:
+//! A session with inputs has these tools, regardless of its agent's tools. Providers cache a request's prefix, which
+//! starts with the list of tools, so inputs change the list as rarely as possible:
 //!
-//! 1. All three tools are added together, at the end of the built-in tools, with constant descriptions.
+//! 1. All three tools are added together, at a fixed position in the list, with constant descriptions.
 //! 2. They are added when a turn starts, and never within a turn.
-//! 3. They are never removed, because inputs are not: the list of a session changes at most once.
-//! 4. An agent that names one of them has all three from the first turn, and its list never changes.
+//! 3. They are never removed, because inputs are not, so inputs change the list of a session at most once.
+//! 4. An agent that names one of them has all three from the first turn, so inputs never change its list.
 
 use sapwood_core::agent::Agent;
 use sapwood_core::content::ToolCall;
@@ -30,7 +30,7 @@ const LINES_MAX: usize = 1_500;
 const READ_BYTES_MAX: usize = 40 << 10;
 /// Largest image that is passed to the model.
 const IMAGE_BYTES_MAX: u64 = 8 << 20;
-/// Maximum number of hits per `search_inputs` call, and the length of each.
+/// Maximum number of hits per `search_inputs` call, and the maximum length of each.
 const HITS_MAX: usize = 50;
 const HIT_CHARS_MAX: usize = 300;
 
@@ -133,7 +133,7 @@ impl TurnContext {
         let mut reader = self.engine.views().open_blob(&self.scope, content.blob).await?;
         if reader.remaining() > IMAGE_BYTES_MAX {
             let (size, limit) = (size_text(reader.remaining()), size_text(IMAGE_BYTES_MAX));
-            let text = format!("{} has {size}; images up to {limit} can be viewed.", artifact.name);
+            let text = format!("{} is {size}; images over {limit} cannot be viewed.", artifact.name);
             return Ok(ToolOutput::error(text));
         }
         let bytes = reader.next_up_to(IMAGE_BYTES_MAX as usize).await?;

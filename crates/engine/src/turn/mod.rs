@@ -1,7 +1,7 @@
-//! Run turns. [`run`] contains the loop: append entries, then perform effects, until the turn ends. [`send`]
-//! starts and resumes turns, [`control`] reaches them from any process, and
-//! [`turn_log`] finds their entries. [`call_model`] and [`run_tool`] perform the
-//! effects; [`approvals`] brings questions to people; [`builtin_tools`] are the tools that work on sessions; [`take_over`] resumes turns of dead processes.
+//! Run turns. [`run`] contains the loop: append entries, then perform effects, until the turn ends. [`send`] starts and
+//! resumes turns, [`control`] cancels, steers and answers them from any process, and [`turn_log`] finds their entries.
+//! [`call_model`] and [`run_tool`] perform the effects; [`approvals`] manages the questions that wait for people;
+//! [`builtin_tools`] are the tools that work on sessions; [`take_over`] resumes turns of dead processes.
 
 mod approval_task;
 mod approvals;
@@ -70,9 +70,9 @@ pub(crate) struct TurnContext {
     assignment: Option<Assignment>,
     /// Entries at the start of the turn: they apply the session's configuration on the path, and announce its inputs.
     changes: Vec<Body>,
-    /// A notice for the caller.
+    /// See [`Running::notice`].
     notice: Option<String>,
-    /// What a fork's ancestors already used of its limits.
+    /// What the fork's ancestors have used of the limits.
     inherited: Option<ConfigSource>,
     /// Maximum number of tokens in the context, if the owner has set one.
     token_budget: Option<u64>,
@@ -89,7 +89,7 @@ struct TurnProgress {
     signatures: HashMap<EntryId, BTreeMap<usize, Signature>>,
     head: Seq,
     is_budget_waived: bool,
-    /// The latest pressure level that followers and hooks were told.
+    /// The latest pressure level that was reported to followers and hooks.
     level: Level,
     /// The latest pressure level in the log.
     recorded_level: Level,

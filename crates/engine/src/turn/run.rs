@@ -27,16 +27,16 @@ pub enum OnWait {
     /// Keep running and keep the session's lease.
     #[default]
     Stay,
-    /// Stop; answering and resuming continues the turn in any process.
+    /// Stop. After the answer, any process can resume the turn.
     Leave,
 }
 
 /// The recorded author of entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Author {
-    /// The first entries of a turn, written by its caller.
+    /// The turn's caller, for the first entries of the turn. Rounds are still attributed to the agent.
     Caller,
-    /// User input keeps its author; other entries are written by the agent.
+    /// The agent, except for user input and the start of a turn.
     Agent,
 }
 

@@ -44,10 +44,10 @@ pub struct SendOptions {
     pub on_wait: OnWait,
 }
 
-/// The first entries of a turn that starts with more than user input.
+/// The first entries and the options of a turn.
 #[derive(Debug, Clone, Default)]
 pub struct Opening {
-    /// Messages, and results of calls that an earlier turn handed over.
+    /// Messages, and results of the tool calls that the caller ran for an earlier turn.
     pub bodies: Vec<Body>,
     pub terms: Terms,
     /// Written together with `bodies`, so that the caller can find the turn later.
@@ -104,7 +104,8 @@ pub struct Running {
     pub session: SessionId,
     /// The turn.
     pub turn: TurnId,
-    /// A notice for the caller, set if an imported session continues with another agent.
+    /// A notice for the caller, set if the turn runs with another agent or model than the caller may expect: an imported
+    /// session gets the default agent, a fallback replaces the model, or no model was chosen.
     pub notice: Option<String>,
     report: oneshot::Receiver<Result<TurnReport>>,
 }
@@ -193,7 +194,7 @@ impl Turns<'_> {
     }
 
     /// Take the lease for a new turn. A lease without an open turn belongs to a turn that is starting, has just
-    /// ended, or whose process died: wait for its release.
+    /// ended, or whose process died: wait until it is released or expires.
     pub(crate) async fn hold_to_send(self, scope: &Scope, session: &SessionId) -> Result<Hold> {
         match Hold::take(self.engine, scope, session).await {
             Err(EngineError::Store(StoreError::Leased { .. }))
@@ -374,7 +375,7 @@ impl Turns<'_> {
         }
     }
 
-    /// Start a flow turn in a held session. Its first entries identify the visit.
+    /// Start a turn of a flow visit, for a caller that already holds the session's lease.
     pub(crate) async fn begin_held(
         self,
         scope: &Scope,

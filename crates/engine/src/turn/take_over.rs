@@ -21,7 +21,7 @@ use crate::flow::RunStatus;
 use crate::lease::Hold;
 use crate::{Engine, EngineError, Result};
 
-/// Search interval. After a server dies, its turns pause for this interval plus the lease TTL.
+/// Search interval. After a server dies, its turns usually pause for at most this interval plus the lease TTL.
 const SEARCH_INTERVAL: Duration = Duration::from_millis(1_000);
 /// Maximum number of turns, or of runs per tenant, taken over per search.
 const TURNS_TAKEN_OVER_MAX: usize = 16;

@@ -1,5 +1,5 @@
-//! Set up a turn: the session's frozen agent, the chain of models, the granted tools, and the checks before
-//! any entry is written or any model is called.
+//! Set up a turn: the session's agent, the chain of models, the granted tools, and the checks before any entry is
+//! written or any model is called.
 
 use std::sync::{Arc, Mutex};
 
@@ -26,7 +26,7 @@ pub(super) struct TurnParameters<'t> {
     pub fence: u64,
     pub turn: TurnId,
     pub terms: &'t Terms,
-    /// The flow assignment, if the turn is part of a visit. It narrows the session's tools and scope for this turn.
+    /// The flow assignment, if the turn is part of a visit. It narrows the tools and the file access for this turn.
     pub assignment: Option<Assignment>,
 }
 
@@ -127,7 +127,7 @@ fn narrow_for_visit(agent: &mut Agent, visit: &Assignment) {
     agent.fs_scope = visit.fs_scope.map_or(agent.fs_scope, |scope| scope.min(agent.fs_scope));
 }
 
-/// Whether a tool is available at a node that names tools. Ending the visit and reading long outputs always are.
+/// Whether a tool is available at a node that names tools. The handoff tool and `read_output` always are.
 fn is_available(visit_tools: &[String], tool: &str) -> bool {
     tool == HANDOFF_TOOL || tool == READ_OUTPUT || visit_tools.iter().any(|named| named == tool)
 }

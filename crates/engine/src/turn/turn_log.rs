@@ -2,7 +2,7 @@
 //!
 //! The summary has the position of the open turn. An older turn is found by binary search: its id contains the time of
 //! its start, and the ids of entries grow with seq (I13), so its first entry follows shortly after the first entry of
-//! that time. Imported turns, and turns whose clock was set back, are found by a scan of all turns.
+//! that time. Imported turns, and turns that started after the clock was set back, are found by a scan of all turns.
 
 use sapwood_core::entry::{Body, InputQueued};
 use sapwood_core::port::store::is_full_page;
@@ -28,7 +28,7 @@ pub(super) enum Extent {
     WithNotes,
 }
 
-/// The log of one session, as far as this store wrote it.
+/// Finds turns and queued input in the log of one session.
 pub(super) struct TurnLog<'a> {
     engine: &'a Engine,
     scope: &'a Scope,
@@ -126,8 +126,8 @@ impl<'a> TurnLog<'a> {
         Ok(entries)
     }
 
-    /// Whether an entry has the same origin as the turn that begins at `first`. An imported turn may be continued by
-    /// entries of this store, but not the reverse.
+    /// Whether an entry can belong to the turn that begins at `first`. This store may continue an imported turn, but an
+    /// imported entry never belongs to a turn of this store.
     fn belongs(&self, first: Seq, seq: Seq) -> bool {
         !self.authority.is_own(first) || self.authority.is_own(seq)
     }

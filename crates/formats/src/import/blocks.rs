@@ -29,7 +29,7 @@ pub(super) fn part_bytes(part: &Part) -> usize {
         }
 }
 
-/// Return a result of a tool that was not interrupted.
+/// Build the result of a call that was not interrupted.
 pub(super) fn tool_result(
     call_id: String,
     tool: Option<String>,

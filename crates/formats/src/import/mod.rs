@@ -238,7 +238,8 @@ pub trait Reader {
     fn finish(&mut self, _batch: &mut StepBatch) {}
 }
 
-/// Return the reader for a format. `name` names the source, for formats without a session id.
+/// Return the reader for a format. `name` is the file name without its extension, from which some formats derive the
+/// session's id.
 pub fn reader(format: Format, name: &str) -> Option<Box<dyn Reader + Send>> {
     Some(match format {
         Format::Sapwood => return None,

@@ -1,7 +1,7 @@
 //! Import of sessions of pi and operator. Both formats have the same tree, but pi uses camelCase keys and ISO
-//! times, and operator uses snake_case keys and seconds. Every record has an id and a parent. Labels, names
-//! and extension data are part of the tree in pi, but outside the tree in Sapwood. The children of such a
-//! record are therefore attached to its parent.
+//! times, and operator uses snake_case keys and either seconds or ISO times. Every record has an id and a
+//! parent. Labels, names and extension data are part of the tree in pi, but outside the tree in Sapwood. The
+//! children of such a record are therefore attached to its parent.
 //!
 //! pi's leaf is the last line. operator writes a `leaf` record when the leaf moves. pi version 1 has no ids: its
 //! records are a straight chain, and `firstKeptEntryIndex` also counts the header. Version 2 has the role name

@@ -288,7 +288,7 @@ impl Importer {
     }
 }
 
-/// Whether two JSON texts are equal, ignoring whitespace.
+/// Whether two JSON texts have the same value.
 fn is_same(one: &str, other: &str) -> bool {
     let read = |text: &str| serde_json::from_str::<serde_json::Value>(text).ok();
     one == other || read(one).is_some_and(|one| read(other) == Some(one))

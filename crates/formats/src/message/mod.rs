@@ -3,9 +3,9 @@
 //! The envelope is `{"role", "content"}`. Content is a string or an array of parts in the format of Sapwood, OpenAI or
 //! Anthropic. The envelope is strict: an unsupported key is an error that names the key. Extra keys in parts
 //! (`cache_control`, `signature`, …) are dropped. Vendor signatures are never stored (I12). Media inside the message, as
-//! base64, is returned beside the bodies: the caller stores it as blobs. Media by URL is refused.
+//! base64, is returned separately, and the caller stores it as blobs. Media by URL is refused.
 //!
-//! The roles `custom` and `info` are for extensions: a message for the model, and data beside the tree.
+//! The roles `custom` and `info` are for extensions: a message for the model, and data outside the tree.
 //!
 //! | file | reads |
 //! |---|---|

@@ -1,6 +1,5 @@
 //! OpenAI's Conversations and Responses APIs, for unmodified clients. A conversation is a session, an item is an entry
-//! or a part of an entry, and a response is a turn. Every function in this module either folds entries or parses a
-//! client's request.
+//! or a part of an entry, and a response is a turn. All functions are pure: they fold entries or parse requests.
 //!
 //! | file | does |
 //! |---|---|

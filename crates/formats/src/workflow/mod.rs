@@ -106,7 +106,7 @@ pub struct WorkflowNode {
     /// The role instance whose session this node uses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub role: Option<String>,
-    /// The id of an existing session to use.
+    /// The id of the session that this node uses, which may belong to another run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_id: Option<String>,
     /// The role, node or session whose fork this node uses.

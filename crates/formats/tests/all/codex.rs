@@ -479,7 +479,7 @@ fn rolled_back(turns: u64) -> Value {
     event(json!({ "type": "thread_rolled_back", "num_turns": turns }))
 }
 
-/// Import every prefix and then the whole file, which must produce the same log as a fresh import.
+/// Import every prefix and then the whole file. The context and the usage must equal those of a fresh import.
 fn import_grown(values: &[Value]) -> ImportResult {
     let fresh = import_all(values);
     for count in 0..values.len() {

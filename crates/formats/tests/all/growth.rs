@@ -1,5 +1,5 @@
-//! Files that grow between two imports: the second import produces the same log as a fresh
-//! import, regardless of how much the first import read.
+//! Files that grow between two imports: after the second import, the context and the usage equal those of a
+//! fresh import, regardless of how much the first import read.
 
 use sapwood_core::entry::UserMessage;
 use sapwood_core::fixture::{Dice, MemLog};

@@ -156,7 +156,7 @@ async fn a_resumed_turn_denies_questions_that_expired_without_a_process() {
     assert_eq!((fixture.answers().await.len(), fixture.escalations().await), (1, 0));
 }
 
-/// A chat keeps its turn running while it waits: the turn itself observes the deadline.
+/// With [`OnWait::Stay`], the turn keeps running while it waits, and enforces the deadline itself.
 #[tokio::test]
 async fn a_running_turn_denies_its_question_at_the_deadline() {
     let fixture = fixture(wait(1, 2)).await;

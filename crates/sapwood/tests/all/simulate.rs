@@ -34,7 +34,7 @@ use sapwood::{Engine, Part, Principal, Scope, Seq, SessionId, TenantId};
 use super::faulty::{FaultInjector, FaultyStore, Health, SeededRng};
 use super::sabotage::Sabotage;
 
-/// Seeds of an ordinary run.
+/// Number of seeds in an ordinary run.
 const SEEDS: u64 = 25;
 const SESSIONS: u64 = 3;
 const PROCESSES: usize = 3;

@@ -121,7 +121,7 @@ impl LogWriter {
         self.append(Source::Own, None, vec![InputTaken { input }.into()]).await;
     }
 
-    /// An import that repeats the id of a local turn, or has a turn of its own.
+    /// Append an imported turn, either with the id of an earlier turn or with a new id.
     async fn import(&mut self) {
         let turn = match self.dice.pick(&self.turns) {
             Some(turn) if self.dice.one_in(2) => turn,
@@ -169,7 +169,7 @@ fn scanned_end(entries: &[&Entry]) -> Option<Outcome> {
     })
 }
 
-/// The last question of the turn, if it was not answered. A question about a turn is over once the turn has continued.
+/// The last question of the turn, if it is still pending: it was not answered, and the turn has not continued.
 fn scanned_question(entries: &[&Entry]) -> Option<String> {
     let mut waiting = None;
     for entry in entries {

@@ -51,7 +51,7 @@ async fn list_all_approvals(
     Ok(Json(ListPage { items: page.items, next: page.next }))
 }
 
-/// Create a link with which a person without a key answers this approval, once. It gives your rights for this answer.
+/// Create a link that lets a person without a key answer this approval once, with your rights.
 #[utoipa::path(post, path = "/v1/approvals/{approval}/link", tag = "turns", params(("approval" = String, Path)),
     request_body = Option<wire::NewAnswerLink>, responses((status = 201, body = wire::AnswerLink)))]
 async fn create_answer_link(

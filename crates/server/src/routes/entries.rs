@@ -101,7 +101,7 @@ async fn inject_entries(
     Ok((StatusCode::CREATED, Json(appended(&done))))
 }
 
-/// Reads one message, or the messages of an array as one.
+/// Reads one message, or an array of messages, which are combined.
 fn message_of(bytes: &[u8]) -> Result<MessageIn> {
     let not_json = |error: serde_json::Error| Problem::new("input.json", error.to_string());
     if bytes.trim_ascii_start().first() != Some(&b'[') {

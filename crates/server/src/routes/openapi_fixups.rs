@@ -35,7 +35,7 @@ fn strip_null(schema: &mut Value) {
     }
 }
 
-/// Adds the range of the Rust type to every number. Unsigned numbers already have a minimum.
+/// Adds the range of the Rust type to `u32`, `u64` and `i64`. Unsigned numbers already have a minimum.
 fn bound_numbers(schema: &mut Value) {
     match schema {
         Value::Object(fields) => {

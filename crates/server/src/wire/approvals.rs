@@ -91,7 +91,7 @@ pub struct NewAnswerLink {
     pub answers: Vec<AnswerGiven>,
 }
 
-/// A link with which a person without a key answers one approval, once.
+/// A link that lets a person without a key answer one approval once.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct AnswerLink {
     pub approval: String,

@@ -56,7 +56,7 @@ pub struct MemorySource {
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Memory {
     pub id: String,
-    /// `user:NAME`, or `tenant`.
+    /// The owner: a principal such as `user:NAME`, or `tenant`.
     pub belongs: String,
     pub kind: String,
     pub text: String,
@@ -129,7 +129,7 @@ pub struct Graft {
     pub at: i64,
     pub by: String,
     pub source: String,
-    /// The source's entry up to which the graft refers.
+    /// The last entry of the source that the graft covers.
     pub upto: String,
     /// `artifact`, `digest` or `rounds`.
     pub what: String,

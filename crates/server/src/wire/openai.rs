@@ -134,7 +134,7 @@ impl ConversationName {
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct NewResponse {
-    /// A model name. A name without a provider that is unknown here selects the conversation's own model.
+    /// A model name. Without a provider, it selects OpenAI's model if OpenAI is configured, else the session's.
     pub model: Option<String>,
     /// A string, or an array of items.
     #[schema(value_type = TextOrParts, required = true)]

@@ -24,9 +24,9 @@ pub struct NewSession {
     pub fs_scope: Option<String>,
     /// `plan`, `ask`, `accept-edits` or `auto`; cannot be more permissive than the agent's own setting.
     pub approvals: Option<String>,
-    /// What the user is looking at. `working_dir` cannot be combined with `cwd`.
+    /// What the user is looking at. `cwd` takes precedence over its `working_dir`.
     pub context: SessionContext,
-    /// A person works in this session, so that it may have more turns than the default.
+    /// Whether a person works in this session. If so, its default limit on turns is higher.
     pub interactive: bool,
 }
 

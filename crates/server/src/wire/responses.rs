@@ -160,7 +160,7 @@ pub struct Context {
     pub model: Option<String>,
     pub thinking: String,
     pub skills: Vec<String>,
-    /// The session's context; absent before its first turn.
+    /// The session's context; absent until the session is configured.
     #[serde(default)]
     #[schema(value_type = Option<sapwood::core::entry::SessionContext>)]
     pub context: Option<Value>,
@@ -416,7 +416,7 @@ pub struct Turn {
     pub approvals: Vec<Approval>,
 }
 
-/// A started turn, or input queued for the running turn.
+/// The turn that the request started or changed, or the input that it queued.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Accepted {
     pub session: String,
@@ -450,7 +450,7 @@ pub struct Artifact {
     #[serde(default)]
     #[schema(nullable = false)]
     pub source: Option<String>,
-    /// How often this name was uploaded.
+    /// Number of versions of this name so far.
     pub version: u32,
     pub seq: u32,
     pub at: i64,

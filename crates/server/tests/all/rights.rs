@@ -376,9 +376,9 @@ async fn a_read_only_key_changes_nothing_even_for_the_owner() {
     assert_eq!(server.get("ana-reads", "/v1/sessions/s/context").await.status, 200);
 }
 
-/// Routes that change a session without a line of their own.
+/// Routes that write no audit line in this test, and the reason.
 const NOT_AUDITED: &[(&str, &str)] = &[
-    ("learn_session", "memories have lines of their own, and this session teaches nothing"),
+    ("learn_session", "memories have their own audit lines, and nothing is learned from this session"),
     ("resume_session", "the session has no turn to resume"),
     ("resume_flow", "the run has ended"),
     ("set_skills", "the list does not change"),

@@ -94,7 +94,7 @@ pub async fn the_cursor_is_stable_under_appends(harness: &impl Harness) {
         seen.extend(names(&page.items));
         let Some(next) = page.next else { break };
         filter.cursor = Some(next);
-        // Touch a listed session, an unlisted session, and a new session.
+        // Append to a session that was listed and to one that was not listed yet, and create another.
         for session in [&all[SESSIONS - 1], &all[touched.len()]] {
             world.append_text(&ana(), session, "meanwhile").await;
             touched.insert(session.clone());

@@ -63,7 +63,7 @@ fn is_false(flag: &bool) -> bool {
 }
 
 impl Header {
-    /// Creates the header of a session without own entries, from its summary.
+    /// Creates the header from the summary of a session that has no entries of its own.
     pub fn of(summary: &Summary, base: Option<BaseRef>) -> Self {
         let parent = summary.parent.clone();
         Self {

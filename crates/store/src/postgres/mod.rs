@@ -159,7 +159,8 @@ macro_rules! writing {
 pub(crate) use {reading, retrying, writing};
 
 impl PgStore {
-    /// Connects and migrates the database to the current layout. Blocks the thread.
+    /// Connects, and migrates the database as far as servers of the previous version can still use it.
+    /// Blocks the thread.
     pub fn open(url: &str) -> Result<Self> {
         let server = Server::parse(url)?;
         let runtime = StoreRuntime::new()?;

@@ -79,7 +79,6 @@ pub(super) fn format_of(steps: Option<i32>) -> u32 {
     if is_shared { LOG_VERSION_MIN } else { LOG_VERSION }
 }
 
-/// Returns the newest layout.
 pub(super) fn newest() -> u32 {
     u32::try_from(STEPS.len()).unwrap_or(u32::MAX)
 }
@@ -228,7 +227,7 @@ mod tests {
         STEPS.iter().copied().chain([next]).collect()
     }
 
-    /// Migrates the database as a starting server does.
+    /// Applies all given steps that the database lacks.
     fn migrate_with(url: &str, steps: &[&str]) -> Result<()> {
         let (server, runtime) = (Server::parse(url)?, StoreRuntime::new()?);
         runtime.block_on(migrate_by(&server, steps, Target::Newest)).map(|_| ())

@@ -428,12 +428,10 @@ fn check_markers(path: &Path, found: FileMarkers, layout: SchemaLayout) -> Resul
     Ok(())
 }
 
-/// Returns the newest layout.
 pub(super) fn newest() -> u32 {
     LAYOUT.version()
 }
 
-/// Returns the layout of a file.
 pub(super) fn version_of(conn: &Connection) -> rusqlite::Result<u32> {
     conn.pragma_query_value(None, "user_version", |row| row.get(0))
 }

@@ -112,7 +112,7 @@ fn last_arrival(db: &StoreConnection) -> Result<i64> {
     db.query_value("SELECT coalesce(max(arrival), 0) FROM entries", [])
 }
 
-/// Reads the texts of rows between two numbers, both exclusive.
+/// Reads the next batch of texts between two row numbers, both exclusive.
 fn stored_texts(db: &StoreConnection, after: i64, before: i64) -> Result<Vec<ArrivedEntry>> {
     let path = &db.path;
     let sql = "SELECT arrival, key >> 32, tenant, kind, version, packing, body

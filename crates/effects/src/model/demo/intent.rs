@@ -150,7 +150,7 @@ pub fn parse_intent(text: &str, tools: &[ToolSpec]) -> Intent {
     }
 }
 
-/// Checks only the beginning and the last line, because the text in between may be the conversation to summarise.
+/// Checks only the beginning and the last line, because the text in between may be the conversation to summarize.
 fn asks_for_summary(lower: &str) -> bool {
     let last = lower.lines().last().unwrap_or_default();
     ["summarise", "summarize", "write the summary", "write a summary"]

@@ -1,6 +1,6 @@
 //! The demo model needs no key and no network, and returns the same answer to the same request. It understands a few
 //! plain requests ([`intent`]), calls tools, writes as many words as requested, and counts tokens, so that users can
-//! try every feature on a new machine. [`reply`] is pure. Only the pauses between words depend on time.
+//! try Sapwood on a new machine. [`reply`] is pure. Only the pauses between words depend on time.
 
 mod intent;
 mod summary;
@@ -165,7 +165,7 @@ fn recall(request: &Request) -> String {
     }
 }
 
-/// Summarise the conversation in the request, or the transcript that the last message contains.
+/// Summarize the conversation in the request, or the transcript that the last message contains.
 fn summarise(request: &Request) -> String {
     if let Some(summary) = summary::summarise_transcript(&last_user_text(request)) {
         return summary;
@@ -256,7 +256,7 @@ fn part_tokens(part: &RequestPart) -> u64 {
     }
 }
 
-/// Returns a call id that is the same for the same request, and unique among the requests of a session.
+/// Create a call id that is the same for the same request, and unique among the requests of a session.
 fn call_id(request: &Request, position: usize) -> String {
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
     let mut mix = |bytes: &[u8]| {

@@ -5,7 +5,7 @@
 const LINES_MAX: usize = 30;
 const LINE_CHARS_MAX: usize = 200;
 
-/// Summarise a transcript. Returns `None` if the text contains no conversation.
+/// Summarize a transcript. Returns `None` if the text contains no conversation.
 pub fn summarise_transcript(text: &str) -> Option<String> {
     let facts = extract(text, |line| line.strip_prefix("- ").map(str::to_owned));
     let requests = extract(text, |line| line.strip_prefix("user: ").map(str::to_owned));

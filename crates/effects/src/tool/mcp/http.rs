@@ -1,5 +1,5 @@
 //! MCP over HTTP: sends the protocol library's messages through [`Egress`]. Does not follow redirects and limits the
-//! size of responses. The server's headers with their secrets are added here, so that the library never sees them.
+//! size of responses. The server's headers with their secrets are added here, so that the library does not receive them.
 //!
 //! The stream for unsolicited server messages is not opened, because such messages are not processed.
 

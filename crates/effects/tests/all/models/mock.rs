@@ -1,5 +1,5 @@
 //! An independent mock of the four providers from the npm registry, pinned to the version and hash in `tests/mock`.
-//! It checks that our requests and decoders agree with another implementation of the protocols.
+//! It checks that Sapwood's requests and decoders agree with another implementation of the protocols.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

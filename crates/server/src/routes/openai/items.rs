@@ -130,7 +130,8 @@ async fn delete_item(
     show(&state, &caller, &session).await
 }
 
-/// Returns the entries of a branch without the item: a move of the leaf, and copies of all entries after the item.
+/// Returns the entries of a branch without the item: a move of the leaf, the other parts of the item's entry, and copies
+/// of all later entries.
 fn without_item(session: &SessionId, path: &[Entry], item: &str) -> Result<Vec<EntryBody>> {
     let mut items = Items::default();
     path.iter().for_each(|entry| items.apply(entry));

@@ -174,7 +174,7 @@ fn opening_of(state: &State, new: &wire::NewResponse) -> Result<(Opening, Vec<Ve
     Ok((opening, incoming.blobs))
 }
 
-/// Rejects unsupported options that would change the answer.
+/// Rejects values out of range, and unsupported options that would change the answer.
 fn check_supported(new: &wire::NewResponse) -> Result<()> {
     let unsupported =
         |what: &str| Err(Problem::new("input.unsupported", format!("{what} is not supported here")));
