@@ -152,6 +152,9 @@ export function hintFor(error: unknown): string {
     "input.too_large": "Send smaller parts, or ask the server's operator to raise the limit.",
     "input.format": "Ask the server's operator to import databases and other formats.",
     "model.none": "Ask the server's operator to configure a model.",
+    "model.no_key": "Choose another model, or ask the server's operator to configure a key for this one.",
+    "model.unknown": "Choose another model, as PROVIDER/NAME.",
+    "model.not_allowed": "Choose another model: only the server's operator can allow this one.",
     "store.busy": "The store is busy. Try again in a moment.",
     "request.timeout": "The server is slow right now. Try again.",
   };

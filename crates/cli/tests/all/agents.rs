@@ -115,3 +115,17 @@ fn a_session_may_have_fewer_rights_than_its_agent_but_never_more() {
     }
     assert_eq!(world.run(&["new", "--agent", "helper", "--fs-scope", "everything"]).status, Some(2));
 }
+
+#[test]
+fn the_named_default_agent_is_the_file_if_there_is_one() {
+    let world = World::new("sqlite");
+    let agent_of = |id: &str, args: &[&str]| {
+        world.ok(&[&["new", "--id", id][..], args].concat());
+        world.lines(&["events", id])[0]["entry"]["agent"].clone()
+    };
+    assert_eq!(agent_of("built-in", &["--agent", "default"])["id"], "default");
+    std::fs::create_dir_all(world.path("agents")).unwrap();
+    std::fs::write(world.path("agents/default.yaml"), "id: default\nsystem_prompt: From the file.\n").unwrap();
+    assert_eq!(world.json(&["agent", "show", "default"])["system_prompt"], "From the file.");
+    assert_eq!(agent_of("named", &["--agent", "default"])["system_prompt"], "From the file.");
+}

@@ -149,6 +149,7 @@ fn a_model_that_cannot_be_called_is_refused_unless_the_operator_names_a_substitu
     };
     let refused = ask("");
     assert_eq!(refused["error"]["code"], "model.no_key", "{refused}");
+    assert!(refused["error"]["message"].as_str().unwrap().contains("OPENAI_API_KEY"), "{refused}");
     let answered = ask("[server]\nopenai_model = \"demo\"\n");
     assert_eq!(
         (&answered["status"], &answered["model"]),

@@ -135,7 +135,7 @@ fn snippet_text(put: &ArtifactPut, source: &str, text: &str) -> String {
     let (name, source) = (quoted(&put.name), quoted(source));
     let shown = &text[..text.floor_char_boundary(SNIPPET_SHOWN_BYTES)];
     let rest = if shown.len() < text.len() {
-        let size = size_text(text.len() as u64);
+        let size = size_text(put.content.bytes);
         format!("\n[The snippet has {size}. Read the rest with read_input {{\"name\": {name}}}.]")
     } else {
         String::new()

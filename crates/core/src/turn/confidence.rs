@@ -1,5 +1,5 @@
 //! The protocol for a model's rating of its own answer: a final line `<confidence>0.8</confidence>`. The line is
-//! removed from the stream and, if the rating is valid, from the logged answer.
+//! removed from the stream and from the logged answer.
 
 use crate::content::Part;
 
@@ -12,8 +12,8 @@ const RATING_BYTES_MAX: usize = 16;
 pub const INSTRUCTION: &str = "End every message with one line that rates how sure you are that it is right, from 0 \
     to 1, in this form: <confidence>0.8</confidence>. Only the program reads that line.";
 
-/// Remove the ratings from an answer's text. The last valid rating counts. A text part without a valid rating
-/// stays unchanged.
+/// Remove the ratings from an answer's text. The last rating from 0 to 1 counts. A text part without a rating stays
+/// unchanged.
 pub fn take_rating(parts: &mut Vec<Part>) -> Option<f32> {
     let mut rating = None;
     for part in parts.iter_mut() {
@@ -21,8 +21,8 @@ pub fn take_rating(parts: &mut Vec<Part>) -> Option<f32> {
             let mut filter = RatingFilter::default();
             let mut shown = filter.push(&text.text);
             shown.push_str(&filter.finish());
-            if filter.rating.is_some() {
-                rating = filter.rating;
+            if filter.has_removed {
+                rating = filter.rating.or(rating);
                 text.text = shown.trim_end().to_owned();
             }
         }
@@ -36,6 +36,8 @@ pub fn take_rating(parts: &mut Vec<Part>) -> Option<f32> {
 pub struct RatingFilter {
     held: String,
     pub rating: Option<f32>,
+    /// Whether a rating was removed, valid or not.
+    has_removed: bool,
 }
 
 impl RatingFilter {
@@ -49,6 +51,7 @@ impl RatingFilter {
             match match_rating(&self.held) {
                 TagMatch::Complete { rating, bytes } => {
                     self.rating = rating.or(self.rating);
+                    self.has_removed = true;
                     self.held.drain(..bytes);
                 }
                 TagMatch::Partial => return shown,
@@ -121,6 +124,7 @@ mod tests {
     fn a_rating_out_of_range_is_ignored_and_not_shown() {
         let mut parts = vec![Part::text("Yes.<confidence>7</confidence>")];
         assert_eq!(take_rating(&mut parts), None);
+        assert_eq!(parts, [Part::text("Yes.")]);
     }
 
     #[test]

@@ -296,23 +296,26 @@ impl TurnControl<'_> {
         approval: &str,
         given: GivenAnswer,
     ) -> Result<SessionId> {
-        let mut result = Err(EngineError::NoApproval { approval: approval.to_owned() });
-        let (mut scope, mut given) = (scope.clone(), given);
+        let (mut scope, mut given, mut is_expired) = (scope.clone(), given, false);
+        let mut failure = EngineError::NoApproval { approval: approval.to_owned() };
         for _ in 0..TRIES_MAX {
             let (summary, pending) = self.find_pending(&scope, approval).await?;
-            if pending.due(self.engine.clock.now()) == Some(Due::Expire) && result.is_err() {
+            if !is_expired && pending.due(self.engine.clock.now()) == Some(Due::Expire) {
                 check_role(&scope, &summary, Right::Write)?;
                 (scope, given) = (Scope::operator(scope.tenant, Principal::System), expiry_of(&pending));
-                result = Err(EngineError::ApprovalExpired { approval: approval.to_owned() });
-            } else {
-                result = Ok(summary.id.clone());
+                is_expired = true;
             }
             match self.append_answer(&scope, &summary, approval, &given).await {
-                Err(EngineError::Store(StoreError::Conflict { .. })) => {}
-                answered => return answered.and(result),
+                Err(EngineError::Store(StoreError::Conflict { .. })) => {
+                    failure = EngineError::Contended { session: summary.id, tries: TRIES_MAX };
+                }
+                Ok(()) if is_expired => {
+                    return Err(EngineError::ApprovalExpired { approval: approval.to_owned() });
+                }
+                answered => return answered.map(|()| summary.id),
             }
         }
-        result
+        Err(failure)
     }
 
     /// The pending approval with this id. An approval of a session that the caller cannot see is not found.
