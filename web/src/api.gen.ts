@@ -170,7 +170,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Create a link with which a person without a key answers this approval, once. It gives your rights for this answer. */
+        /** Create a link that lets a person without a key answer this approval once, with your rights. */
         post: operations["create_answer_link"];
         delete?: never;
         options?: never;
@@ -1338,7 +1338,7 @@ export interface paths {
 export type webhooks = Record<string, never>;
 export interface components {
     schemas: {
-        /** @description A started turn, or input queued for the running turn. */
+        /** @description The turn that the request started or changed, or the input that it queued. */
         Accepted: {
             /** @description A notice about how the turn runs, such as that an imported session continues under your own agent. */
             notice?: string | null;
@@ -1731,7 +1731,7 @@ export interface components {
         };
         /** @enum {string} */
         AnswerGiven: "approved" | "denied";
-        /** @description A link with which a person without a key answers one approval, once. */
+        /** @description A link that lets a person without a key answer one approval once. */
         AnswerLink: {
             approval: string;
             /** Format: int64 */
@@ -1776,7 +1776,7 @@ export interface components {
             why?: string | null;
         };
         /**
-         * @description A person's answer to an approval.
+         * @description The answer to an approval, from a person or, after the deadline, from the system.
          * @enum {string}
          */
         ApprovalAnswer: "approved" | "denied";
@@ -1822,7 +1822,7 @@ export interface components {
         ApprovalAskedBody: {
             /** @description The id of the approval. */
             approval: string;
-            /** @description The tool call that the question is about. Absent for questions about the budget or the confidence. */
+            /** @description The tool call that the question is about. Absent for questions about the turn, such as its budget. */
             call_id?: string | null;
             deadlines?: components["schemas"]["ApprovalDeadlines"] | null;
             details?: components["schemas"]["Json"] | null;
@@ -1886,7 +1886,7 @@ export interface components {
             usage: string;
             /**
              * Format: uint32
-             * @description How often this name was uploaded.
+             * @description Number of versions of this name so far.
              */
             version: number;
         };
@@ -2184,14 +2184,14 @@ export interface components {
          * @enum {string}
          */
         CompactionTrigger: "manual" | "pressure" | "overflow" | "inactivity" | "imported";
-        /** @description Where a fork's configuration comes from, and what its ancestors already used of its limits. */
+        /** @description The source of a fork's configuration, and how much of the limits the fork's ancestors have already used. */
         ConfigSource: {
             /**
              * Format: uint64
              * @description What the ancestors spent before the fork, in billionths of a US dollar.
              */
             cost_nano_usd?: number;
-            /** @description The owner of that session. Only this owner may change its paths. */
+            /** @description The owner of that session. Only this owner or an operator may change the working directory. */
             owner: components["schemas"]["Principal"];
             /** @description The session that fixed the configuration. */
             session: components["schemas"]["SessionId"];
@@ -2571,7 +2571,7 @@ export interface components {
         };
         /** @description The state of a question that a turn asked. */
         FeedApproval: {
-            /** @description `tool`, `question`, `budget` or `confidence`; empty if unknown. */
+            /** @description `tool`, `question`, `handoff`, `budget`, `confidence` or `consent`; empty if unknown. */
             about: string;
             id: string;
             /** @description The reason given with the answer, or the answer to a question. */
@@ -2883,7 +2883,7 @@ export interface components {
             source: string;
             /** @description `readable` or `withheld`. */
             state: string;
-            /** @description The source's entry up to which the graft refers. */
+            /** @description The last entry of the source that the graft covers. */
             upto: string;
             /** @description `artifact`, `digest` or `rounds`. */
             what: string;
@@ -3258,7 +3258,7 @@ export interface components {
             next?: string | null;
         };
         Memory: {
-            /** @description `user:NAME`, or `tenant`. */
+            /** @description The owner: a principal such as `user:NAME`, or `tenant`. */
             belongs: string;
             by: string;
             /** Format: int64 */
@@ -3464,7 +3464,7 @@ export interface components {
                 [key: string]: string;
             } | null;
             /**
-             * @description A model name. A name without a provider that is unknown here selects the conversation's own model.
+             * @description A model name. Without a provider, it selects OpenAI's model if OpenAI is configured, else the session's.
              * @default null
              */
             model: string | null;
@@ -3525,7 +3525,7 @@ export interface components {
              */
             approvals: string | null;
             /**
-             * @description What the user is looking at. `working_dir` cannot be combined with `cwd`.
+             * @description What the user is looking at. `cwd` takes precedence over its `working_dir`.
              * @default {
              *       "active_file": null,
              *       "git_ref": null,
@@ -3551,7 +3551,7 @@ export interface components {
              */
             id: string | null;
             /**
-             * @description A person works in this session, so that it may have more turns than the default.
+             * @description Whether a person works in this session. If so, its default limit on turns is higher.
              * @default false
              */
             interactive: boolean;
@@ -3632,7 +3632,7 @@ export interface components {
             used_tokens?: number | null;
         };
         /**
-         * @description A new pressure level. Data: [`Pressure`](crate::pressure::Pressure).
+         * @description A new pressure level. Data: [`Pressure`](crate::pressure::Pressure) and the previous level.
          * @example {
          *       "data": {
          *         "budget_tokens": 100,
@@ -3741,8 +3741,8 @@ export interface components {
             what?: string;
         };
         /**
-         * @description A round of the ledger. The engine writes each round twice with the same number: without a result before acting, and
-         *     with the result afterwards.
+         * @description A round of the ledger. The engine writes a round several times with the same number: without a result before each
+         *     action, and with a result afterwards. The last entry applies.
          * @example {
          *       "action": {
          *         "kind": "tool",
@@ -5216,7 +5216,10 @@ export interface components {
          *     }
          */
         TurnEndedBody: {
-            /** @description The reason, for failed and limited turns: `turn_limit`, `budget_exceeded`, `context_overflow` … */
+            /**
+             * @description A code for the reason, such as `turn_limit`, `context_overflow` or `rolled_back`. Absent if the turn was completed
+             *     or a caller cancelled it.
+             */
             code?: string | null;
             /**
              * Format: uint64
@@ -5349,7 +5352,7 @@ export interface components {
              */
             type: "user_message";
         };
-        /** @description The model calls that wrote a summary. */
+        /** @description The usage of one model's calls, such as those that wrote a summary. */
         WrittenBy: components["schemas"]["TokenUsage"] & {
             /**
              * Format: uint32
@@ -5361,7 +5364,7 @@ export interface components {
              * @description The cost in billionths of a US dollar; absent if the price is unknown.
              */
             cost_nano_usd?: number | null;
-            /** @description The model that wrote the summary. */
+            /** @description The model's name. */
             model: string;
         };
     };
