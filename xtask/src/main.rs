@@ -2,7 +2,7 @@
 //! clippy, the tidy checks and all tests, including the browser tests, and ends with a summary of the failures.
 //! `cargo xtask tidy` runs only the tidy checks. `cargo xtask api` checks the façade's public API. `cargo xtask console`
 //! builds the console, which the next `cargo build` embeds in the binary. `cargo xtask compat` runs the previous version and
-//! this one on one PostgreSQL database.
+//! this one on one PostgreSQL database. `cargo xtask torture` repeats the tests with faults many times.
 
 mod api;
 mod arrows;
@@ -17,6 +17,7 @@ mod report;
 mod run;
 mod source;
 mod text;
+mod torture;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -44,7 +45,8 @@ fn main() -> Result<()> {
         "api" => api::run(&root, Snapshot::Check),
         "console" => console::build(&root),
         "compat" => compat::run(&root),
-        _ => bail!("usage: cargo xtask test | tidy | api [--update] | console | compat"),
+        "torture" => torture::run(&root, std::env::args().nth(2).as_deref()),
+        _ => bail!("usage: cargo xtask test | tidy | api [--update] | console | compat | torture [FACTOR]"),
     }
 }
 

@@ -9,6 +9,7 @@ use crate::actors::{Injector, LoggedMessage, SeededRng, assert_healthy, read_log
 use crate::harness::World;
 use crate::library::url;
 use crate::serve::{request, serve};
+use crate::torture::{FaultCount, rounds};
 
 /// Environment variable that marks the process inside the mount namespace.
 const INSIDE: &str = "SAPWOOD_TEST_MOUNTS";
@@ -16,19 +17,29 @@ const INSIDE: &str = "SAPWOOD_TEST_MOUNTS";
 #[test]
 fn a_disk_that_fills_up_loses_no_acknowledged_message() {
     in_own_mounts("disk::a_disk_that_fills_up_loses_no_acknowledged_message", |scheme| {
-        let disk = SmallDisk::mount(scheme);
-        let session = seed(&disk.world);
-        disk.fill(400_000);
-        let mut log = read_log(&disk.world, &session);
-        log.extend(inject_until_full(&disk, &session));
-        assert_eq!(read_log(&disk.world, &session), log);
-        assert_healthy(&disk.world);
-        disk.free_space();
-        disk.world.add_messages(&session, &["u:there is room again"]);
-        assert_eq!(read_log(&disk.world, &session)[..log.len()], log);
-        assert_eq!(read_log(&disk.world, &session).len(), log.len() + 1);
-        assert_healthy(&disk.world);
+        let mut count = FaultCount::new("full disks");
+        for _ in 0..rounds(1) {
+            count.add(fill_and_free(scheme));
+        }
+        count.print();
     });
+}
+
+/// Writes to a disk until it is full, frees space and writes again. Returns the number of acknowledged messages.
+fn fill_and_free(scheme: &str) -> usize {
+    let disk = SmallDisk::mount(scheme);
+    let session = seed(&disk.world);
+    disk.fill(400_000);
+    let mut log = read_log(&disk.world, &session);
+    log.extend(inject_until_full(&disk, &session));
+    assert_eq!(read_log(&disk.world, &session), log);
+    assert_healthy(&disk.world);
+    disk.free_space();
+    disk.world.add_messages(&session, &["u:there is room again"]);
+    assert_eq!(read_log(&disk.world, &session)[..log.len()], log);
+    assert_eq!(read_log(&disk.world, &session).len(), log.len() + 1);
+    assert_healthy(&disk.world);
+    log.len()
 }
 
 #[test]
@@ -258,4 +269,5 @@ fn run_inside(flag: &str, test: &str) {
     let stdout = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{stdout}\n{}", String::from_utf8_lossy(&output.stderr));
     assert!(stdout.contains("1 passed"), "no test is named {test}: {stdout}");
+    stdout.lines().filter(|line| line.starts_with("torture:")).for_each(|line| println!("{line}"));
 }

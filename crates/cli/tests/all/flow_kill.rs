@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use crate::flows::{actor, hand, node, text, to, write_flow};
 use crate::harness::{World, on_each_store};
 use crate::serve::serve;
+use crate::torture::{FaultCount, rounds};
 
 /// Number of kills at a random time, on each store.
 const ROUNDS: u64 = 5;
@@ -269,7 +270,8 @@ fn a_run_killed_with_a_pending_approval_keeps_it_and_continues_the_other_nodes()
 #[test]
 fn a_run_killed_at_random_times_completes_and_runs_nothing_twice() {
     for scheme in ["sqlite", "jsonl"] {
-        for round in 0..ROUNDS {
+        let mut count = FaultCount::new("kills of a flow run");
+        for round in 0..rounds(ROUNDS) {
             let world = World::new(scheme);
             let child = start(&world);
             std::thread::sleep(Duration::from_millis((round * 7_919 + 211) % RUN_MS));
@@ -283,7 +285,9 @@ fn a_run_killed_at_random_times_completes_and_runs_nothing_twice() {
             std::thread::sleep(Duration::from_millis((round * 6_007 + 401) % RUN_MS));
             kill(again);
             check_whole(&world);
+            count.add(1);
         }
+        count.print();
     }
 }
 

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use crate::actors::{Ack, ChildGuard, LoggedMessage, SeededRng, assert_healthy, line, read_log, seed};
 use crate::harness::{World, on_each_store};
+use crate::torture::{FaultCount, rounds};
 
 const ROUNDS: u64 = 20;
 
@@ -18,12 +19,15 @@ fn no_acknowledged_message_is_lost_when_the_writer_is_killed_at_a_random_time() 
         let mut rng = SeededRng::from_env();
         let session = seed(world);
         let mut log = read_log(world, &session);
-        for round in 1..=ROUNDS {
+        let mut count = FaultCount::new("kills of a writer");
+        for round in 1..=rounds(ROUNDS) {
             let sent = messages(&mut rng, round);
             let acks = inject_and_kill(world, &session, &sent, &mut rng);
             log = check_round(world, &session, log, &sent, &acks);
             assert_healthy(world);
+            count.add(acks.len());
         }
+        count.print();
         world.add_messages(&session, &["u:the last"]);
         assert_eq!(world.texts(&session, None).len(), log.len() + 1);
         assert_eq!(read_log(world, &session)[..log.len()], log);

@@ -44,6 +44,7 @@ mod skills;
 mod statements;
 mod telemetry;
 mod text;
+mod torture;
 mod transfer;
 mod tree;
 mod triggers;

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use crate::actors::{Ack, Injector, SeededRng};
 use crate::harness::{World, id, log_file, user};
 use crate::library::{inspect, url};
+use crate::torture::{FaultCount, rounds};
 use platter::{Platter, UnsyncedData};
 use trace::{Step, read_traces, require_strace, traced};
 
@@ -21,16 +22,20 @@ const RANDOM_CUTS: u64 = 400;
 
 #[test]
 fn sqlite_keeps_acknowledged_messages_through_a_power_cut() {
-    let recording = Recording::make("sqlite", "full");
-    assert_eq!(recording.count_losses_at_every_sync(), 0);
-    recording.check_random_cuts();
+    check_power_cuts("sqlite");
 }
 
 #[test]
 fn jsonl_keeps_acknowledged_messages_through_a_power_cut() {
-    let recording = Recording::make("jsonl", "full");
-    assert_eq!(recording.count_losses_at_every_sync(), 0);
-    recording.check_random_cuts();
+    check_power_cuts("jsonl");
+}
+
+fn check_power_cuts(scheme: &'static str) {
+    for _ in 0..rounds(1) {
+        let recording = Recording::make(scheme, "full");
+        assert_eq!(recording.count_losses_at_every_sync(), 0);
+        recording.check_random_cuts();
+    }
 }
 
 #[test]
@@ -141,14 +146,17 @@ impl Recording {
     fn check_random_cuts(&self) {
         let mut rng = SeededRng::from_env();
         let (mut platter, mut acked) = (Platter::new(&self.root()), 0);
+        let mut count = FaultCount::new("power cuts");
         for (number, step) in self.steps.iter().enumerate() {
             platter.apply(step);
             acked += acks_of(step).len();
             if rng.below(self.steps.len() as u64) < RANDOM_CUTS {
                 platter.cut_power(UnsyncedData::Random(&mut rng), &self.world.path("rebuilt"));
                 assert!(!self.is_broken(acked), "after step {number}");
+                count.add(acked);
             }
         }
+        count.print();
     }
 
     /// Returns whether the rebuilt store breaks a guarantee, and prints which.

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 use crate::harness::World;
 use crate::serve::{Served, open, request, serve};
+use crate::torture::{FaultCount, rounds};
 
 /// Number of rounds that kill a server, and that freeze a server, at a random time.
 const KILLS: u64 = 4;
@@ -252,13 +253,16 @@ fn round(fixture: &ServerFixture, name: &str, delay: Duration, disturb: impl FnO
 fn another_server_continues_the_turn_of_a_killed_server() {
     let fixture = ServerFixture::new("auto");
     let mut seed = seed();
-    for number in 0..KILLS {
+    let mut count = FaultCount::new("kills of a server in a turn");
+    for number in 0..rounds(KILLS) {
         let delay = Duration::from_millis(next(&mut seed) % TURN_MS);
         round(&fixture, &format!("killed-{number}"), delay, |one| {
             one.child.kill().unwrap();
             one.child.wait().unwrap();
         });
+        count.add(1);
     }
+    count.print();
     fixture.world.ok(&["doctor"]);
 }
 
@@ -266,13 +270,16 @@ fn another_server_continues_the_turn_of_a_killed_server() {
 fn another_server_continues_the_turn_of_a_frozen_server_which_then_writes_nothing() {
     let fixture = ServerFixture::new("auto");
     let mut seed = seed();
-    for number in 0..FREEZES {
+    let mut count = FaultCount::new("freezes of a server in a turn");
+    for number in 0..rounds(FREEZES) {
         let delay = Duration::from_millis(next(&mut seed) % TURN_MS);
         round(&fixture, &format!("frozen-{number}"), delay, |one| {
             signal(one, "-STOP");
             std::thread::sleep(LEASE + Duration::from_secs(2));
             signal(one, "-CONT");
         });
+        count.add(1);
     }
+    count.print();
     fixture.world.ok(&["doctor"]);
 }

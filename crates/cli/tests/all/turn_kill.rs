@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::harness::{World, on_each_store};
+use crate::torture::{FaultCount, rounds};
 
 /// Number of kills at a random time, on each store.
 const ROUNDS: u64 = 10;
@@ -185,7 +186,8 @@ fn a_turn_killed_while_waiting_for_approval_still_waits() {
 #[test]
 fn a_turn_killed_at_random_times_loses_nothing_and_runs_nothing_twice() {
     for scheme in ["sqlite", "jsonl"] {
-        for round in 0..ROUNDS {
+        let mut count = FaultCount::new("kills of a turn");
+        for round in 0..rounds(ROUNDS) {
             let world = World::new(scheme);
             let session = start(&world, "auto");
             let child = send(&world, &session);
@@ -197,6 +199,8 @@ fn a_turn_killed_at_random_times_loses_nothing_and_runs_nothing_twice() {
                 world.ok(&["send", &session, "Add a line."]);
             }
             check_whole(&world, &session);
+            count.add(1);
         }
+        count.print();
     }
 }
