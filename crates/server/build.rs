@@ -8,8 +8,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, SystemTime};
 
-/// The sources of the console. Everything else in `web/` is tests and tools.
-const SOURCES: &[&str] = &["src", "index.html", "package.json", "package-lock.json", "vite.config.ts"];
+/// The sources of the console. Everything else in `web/` is tests, tools or build output.
+const SOURCES: &[&str] =
+    &["src", "public", "index.html", "package.json", "package-lock.json", "vite.config.ts"];
 /// How long to wait for a concurrent build of the console. An older lock is considered abandoned.
 const CONCURRENT_BUILD_TIME_MAX: Duration = Duration::from_secs(300);
 const LOCK_POLL_INTERVAL: Duration = Duration::from_millis(500);

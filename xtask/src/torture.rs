@@ -57,7 +57,8 @@ fn run_tests(
     command.args(names).args(["--nocapture", "--test-threads", "2"]);
     command.env("SAPWOOD_TORTURE", factor.to_string());
     command.env("SAPWOOD_SEEDS", factor.saturating_mul(SEEDS_PER_FACTOR).to_string());
-    let mut child = command.current_dir(root).stdout(Stdio::piped()).spawn().context("failed to run cargo")?;
+    let mut child =
+        command.current_dir(root).stdout(Stdio::piped()).spawn().context("failed to run cargo")?;
     let stdout = child.stdout.take().context("cargo has no stdout")?;
     for line in BufReader::new(stdout).lines() {
         let line = line?;

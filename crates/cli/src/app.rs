@@ -27,7 +27,7 @@ use crate::telemetry::{self, Telemetry};
 /// Number of recent sessions compared with a mistyped id.
 const SUGGESTION_CANDIDATES_MAX: usize = 500;
 
-/// The state shared by all commands.
+/// The state shared by the commands that use the configured store.
 pub struct App {
     pub engine: Engine,
     pub scope: Scope,

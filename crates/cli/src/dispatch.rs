@@ -22,7 +22,7 @@ pub async fn run(cli: Cli) -> Result<()> {
         Command::Backup(args) => return Box::pin(backup::run(args, &global)).await,
         Command::Restore(args) => return Box::pin(restore::run(args, &global)).await,
         Command::Keychain(args) => return keychain::run(&args, &global),
-        Command::Agent(args) => return agent::run(args, &global),
+        Command::Agent(args) => return Box::pin(agent::run(args, &global)).await,
         Command::Model(args) => return Box::pin(model::run(args, &global)).await,
         command => command,
     };

@@ -69,6 +69,7 @@ impl Exit {
             | "agent.mismatch"
             | "store.format"
             | "session.not_configured"
+            | "session.configured"
             | "flow.ended" => Exit::Conflict,
             "session.denied"
             | "memory.denied"
@@ -248,6 +249,9 @@ fn session_hint_for(code: &str) -> &'static str {
         "session.not_found" => "run `sapwood ls` to list your sessions, or `sapwood new` to create one",
         "session.exists" => "choose another --id, or omit it to generate one",
         "session.reserved_id" => "choose another --id: this prefix is reserved for flow runs and triggers",
+        "session.configured" => {
+            "import the session again under another --id, or fork it before its first turn, and adopt the agent there"
+        }
         "session.not_configured" => {
             "send it a message first; if that fails, set `agent` in your own sapwood.toml to an agent that `sapwood agent check` accepts"
         }

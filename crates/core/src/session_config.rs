@@ -13,7 +13,7 @@ use crate::settings::Settings;
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ConfigEntries {
-    /// The entry that fixed the configuration.
+    /// The entry that set the configuration.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub configured: Option<Seq>,
     /// The newest change of the context.

@@ -1,5 +1,5 @@
 //! Changes to a session's configuration after its start. No change adds tools or raises the level of file access. Only
-//! an operator, or the owner of the session that fixed the configuration, may set another working directory.
+//! an operator, or the owner of the session that set the configuration, may set another working directory.
 
 use sapwood_core::agent::Narrowing;
 use sapwood_core::entry::{
@@ -27,7 +27,7 @@ const VALUE_BYTES_MAX: usize = 16 << 10;
 pub struct ForkChanges {
     /// Restrictions, in addition to those of the source.
     pub narrowing: Narrowing,
-    /// Another working directory. Only an operator, or the owner of the session that fixed the configuration, may set it.
+    /// Another working directory. Only an operator, or the owner of the session that set the configuration, may set it.
     pub cwd: Option<String>,
     /// The branch or commit of that directory.
     pub git_ref: Option<String>,
@@ -57,7 +57,7 @@ impl ForkChanges {
 /// An owner's changes to a session's context and limits. Absent fields keep their value.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ConfigChange {
-    /// The working directory. Only an operator, or the owner of the session that fixed the configuration, may set it.
+    /// The working directory. Only an operator, or the owner of the session that set the configuration, may set it.
     pub working_dir: Option<String>,
     /// The open file; an empty text removes it.
     pub active_file: Option<String>,
@@ -187,7 +187,7 @@ impl Configuration<'_> {
     }
 }
 
-/// What the ancestors of a fork have used, and who fixed the configuration.
+/// What the ancestors of a fork have used of their limits, and which session set the configuration.
 fn inherited_by_fork(source: &Summary, before: Option<&ConfigSource>) -> ConfigSource {
     let spent = source.spend.total();
     let (session, owner) = match before {
@@ -203,7 +203,7 @@ fn inherited_by_fork(source: &Summary, before: Option<&ConfigSource>) -> ConfigS
     }
 }
 
-/// Refuse a change of paths, unless the caller is an operator or owns the session that fixed the configuration.
+/// Refuse a change of paths, unless the caller is an operator or owns the session that set the configuration.
 fn check_path_owner(scope: &Scope, session: &SessionId, owner: &Principal) -> Result<()> {
     if scope.principal == *owner || scope.reach == Reach::Tenant {
         return Ok(());

@@ -543,7 +543,7 @@ pub(crate) fn check_variables(agent: &Agent, variables: &BTreeMap<String, String
     Ok(())
 }
 
-/// The entry that fixes a session's configuration. The prompt is rendered once, here.
+/// The entry that sets a session's configuration. The prompt is rendered once, here.
 pub(crate) fn configured_body(
     agent: &Agent,
     context: SessionContext,

@@ -134,7 +134,7 @@ pub enum EngineError {
     /// The flow is not valid.
     #[error("cannot run flow {flow}: {}", list_mistakes(mistakes))]
     Flow { flow: String, mistakes: Vec<Mistake> },
-    /// A flow's node names another agent than the one that its session runs with.
+    /// A flow's node names a different agent than the one that its session runs with.
     #[error("node {node} names agent {named}, but session {session} runs with agent {agent}")]
     AgentMismatch { node: String, session: SessionId, agent: String, named: String },
     /// The session is not a run of a flow.
@@ -151,6 +151,9 @@ pub enum EngineError {
         "session {session} is not configured: its first local turn sets the default agent, if there is one"
     )]
     NotConfigured { session: SessionId },
+    /// The session is configured, and its agent cannot be replaced.
+    #[error("session {session} already runs with agent {agent}")]
+    AlreadyConfigured { session: SessionId, agent: String },
     /// The model reads a local file that neither the operator nor the local command line named.
     #[error(
         "model {model} is not allowed: it reads a local file that neither the operator nor the local command line named"
@@ -220,6 +223,7 @@ impl EngineError {
             EngineError::FlowEnded { .. } => "flow.ended",
             EngineError::FlowImported { .. } => "flow.imported",
             EngineError::NotConfigured { .. } => "session.not_configured",
+            EngineError::AlreadyConfigured { .. } => "session.configured",
             EngineError::ModelNotAllowed { .. } => "model.not_allowed",
             EngineError::ModelUnavailable { source, .. } => source.code(),
             EngineError::ReservedId { .. } => "session.reserved_id",

@@ -28,6 +28,7 @@
 //! [`doctor`] checks the invariants of a store, [`migrate`] copies one store to another, and
 //! [`TakeoverTask`](turn::TakeoverTask) resumes the turns of dead processes.
 
+pub mod adopt;
 mod backends;
 pub mod blob;
 pub mod branch;

@@ -19,7 +19,7 @@ const DEMO_NOTICE: &str = "no model was chosen, so the demo model answers; it on
 #[derive(Debug, Clone)]
 pub(crate) struct ModelChain {
     pub links: Vec<ChainLink>,
-    /// A notice for the caller, if another model answers than the caller may expect.
+    /// A notice for the caller, if a different model answers than the caller may expect.
     pub notice: Option<String>,
 }
 
@@ -127,8 +127,8 @@ impl Configuration<'_> {
         Ok(next.model.map(|model| backends.model.resolve(&model).unwrap_or(model)))
     }
 
-    /// Refuse a file-backed model that is named only by a server's request or an import. A model named by the local
-    /// command line is recorded, so that a server may take over the turn.
+    /// Refuse a file-backed model that is named only by a client's request to a server, or by an import. A model
+    /// named by the local command line is recorded, so that a server may take over the turn.
     async fn check_file_model(
         self,
         scope: &Scope,

@@ -25,6 +25,7 @@ pub fn hint_for(code: &str) -> Option<&'static str> {
             "the owner can reopen it with PATCH /v1/sessions/{session} and {\"state\": \"active\"}"
         }
         "session.not_compacted" => "list the compactions with GET /v1/sessions/{session}/archives",
+        "session.configured" => "import the session again under another id",
         "session.not_configured" => "ask the server's operator to configure a default agent",
         "entry.not_found" => "list the entries with GET /v1/sessions/{session}/entries",
         "artifact.not_found" => {

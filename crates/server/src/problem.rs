@@ -146,6 +146,7 @@ pub fn status_of(code: &str) -> StatusCode {
         | "agent.mismatch"
         | "store.format"
         | "session.not_configured"
+        | "session.configured"
         | "compact.not_smaller"
         | "budget_exceeded" => StatusCode::CONFLICT,
         "address.ambiguous"

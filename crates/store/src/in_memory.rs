@@ -62,7 +62,7 @@ impl MemoryStore {
         Self::default()
     }
 
-    /// Creates a store that keeps at most `sessions_max` sessions over all tenants.
+    /// Creates a store that keeps at most `sessions_max` sessions across all tenants.
     pub fn with_cap(sessions_max: usize) -> Self {
         Self {
             sessions_max: sessions_max.max(1),

@@ -1,4 +1,4 @@
-//! `sapwood agent`: lists, shows and checks agent files. Opens no store.
+//! `sapwood agent`: lists, shows and checks agent files, which needs no store, and adopts imported agents.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
+use super::agent_adopt::{self, AdoptArgs};
 use crate::agents::{self, AgentFault, Agents, name_of};
+use crate::app::App;
 use crate::app_paths::AppPaths;
 use crate::failure::{Failure, Result};
 use crate::global_args::Global;
@@ -48,15 +50,22 @@ Examples:
         /// Agent files; default: all agents that can be found
         files: Vec<PathBuf>,
     },
+    Adopt(AdoptArgs),
 }
 
-pub fn run(args: AgentArgs, global: &Global) -> Result<()> {
+pub async fn run(args: AgentArgs, global: &Global) -> Result<()> {
+    if let AgentCommand::Adopt(args) = args.command {
+        let mut app = App::open(global)?;
+        Box::pin(agent_adopt::run(&mut app, args)).await?;
+        return Ok(app.out.flush()?);
+    }
     let agents = AppPaths::find(global)?.agents();
     let mut out = Out::new(global.format());
     match args.command {
         AgentCommand::Ls => list(&agents, &mut out)?,
         AgentCommand::Show { name } => show(&agents, &name, &mut out)?,
         AgentCommand::Check { files } => return check(&agents, files, out),
+        AgentCommand::Adopt(_) => {}
     }
     Ok(out.flush()?)
 }

@@ -3,6 +3,7 @@
 
 pub mod about;
 pub mod agent;
+pub mod agent_adopt;
 pub mod apikey;
 pub mod approvals;
 pub mod approve;

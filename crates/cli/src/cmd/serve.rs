@@ -99,7 +99,7 @@ fn restrict_engine(app: &App, agents: &[sapwood::Agent]) -> Result<Engine> {
 }
 
 /// Raises the soft limit on open files to the hard limit, because every connection needs a file descriptor. Returns the
-/// new limit, or `None` if the limit is unknown.
+/// new limit, or `None` if there is no limit or it is unknown.
 fn raise_file_limit() -> Option<u64> {
     #[cfg(unix)]
     {

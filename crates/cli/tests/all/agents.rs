@@ -125,7 +125,60 @@ fn the_named_default_agent_is_the_file_if_there_is_one() {
     };
     assert_eq!(agent_of("built-in", &["--agent", "default"])["id"], "default");
     std::fs::create_dir_all(world.path("agents")).unwrap();
-    std::fs::write(world.path("agents/default.yaml"), "id: default\nsystem_prompt: From the file.\n").unwrap();
+    std::fs::write(world.path("agents/default.yaml"), "id: default\nsystem_prompt: From the file.\n")
+        .unwrap();
     assert_eq!(world.json(&["agent", "show", "default"])["system_prompt"], "From the file.");
     assert_eq!(agent_of("named", &["--agent", "default"])["system_prompt"], "From the file.");
+}
+
+/// Imports a session of another store, whose agent has a tool that the default agent lacks.
+fn import_with_agent(world: &World, session: &str) {
+    let elsewhere = World::new("sqlite");
+    std::fs::create_dir_all(elsewhere.path("agents")).unwrap();
+    let agent =
+        "id: lister\nsystem_prompt: List for {{ctx.who}}.\ntools: [list_directory]\nfs_scope: project\n";
+    std::fs::write(elsewhere.path("agents/lister.yaml"), agent).unwrap();
+    elsewhere.ok(&["new", "--id", session, "--agent", "lister", "--var", "who=Ada"]);
+    elsewhere.ok(&["send", session, "hello"]);
+    let exported = elsewhere.ok(&["export", session, "--format", "jsonl"]);
+    std::fs::write(world.path("session.jsonl"), exported).unwrap();
+    world.ok(&["import", "session.jsonl"]);
+}
+
+#[test]
+fn an_imported_agent_is_used_only_after_it_was_adopted() {
+    for scheme in ["sqlite", "jsonl", "postgres"] {
+        let world = World::new(scheme);
+        import_with_agent(&world, "s");
+        let list = r#"use list_directory {"path":"."}"#;
+        let declined = world.fail(2, &["agent", "adopt", "s"]);
+        assert!(declined["hint"].as_str().unwrap().contains("--yes"), "{declined}");
+        assert_eq!(world.json(&["agent", "adopt", "s", "--yes"])["agent"], "lister");
+        world.ok(&["send", "s", list]);
+        let rounds = world.lines(&["ledger", "s"]);
+        let last = &rounds[rounds.len() - 2];
+        assert_eq!(
+            (&last["action"]["what"], &last["result"]["status"]),
+            (&"list_directory".into(), &"ok".into())
+        );
+        let context = world.json(&["context", "s"]);
+        let system = context["system"].as_str().unwrap();
+        assert!(system.starts_with("List for Ada."), "{system}");
+        assert!(!system.contains("elsewhere"), "{system}");
+        let audited = world.lines(&["audit", "--session", "s"]);
+        assert!(audited.iter().any(|line| line["detail"] == "adopt"), "{audited:?}");
+        assert_eq!(world.fail(4, &["agent", "adopt", "s", "--yes"])["code"], "session.configured");
+    }
+}
+
+#[test]
+fn a_session_that_runs_with_another_agent_adopts_none() {
+    let world = World::new("sqlite");
+    import_with_agent(&world, "s");
+    world.ok(&["send", "s", "hello"]);
+    assert_eq!(world.fail(4, &["agent", "adopt", "s", "--yes"])["code"], "session.configured");
+    world.ok(&["new", "--id", "own"]);
+    assert_eq!(world.fail(3, &["agent", "adopt", "own", "--yes"])["code"], "agent.not_found");
+    world.ok(&["share", "s", "bob", "--role", "collaborator"]);
+    assert_eq!(world.fail(5, &["--as", "bob", "agent", "adopt", "s", "--yes"])["code"], "session.denied");
 }

@@ -1,4 +1,4 @@
-//! Questions over all sessions, their deadlines, and which session `chat -c` continues.
+//! Questions across all sessions, their deadlines, and which session `chat -c` continues.
 
 use serde_json::Value;
 

@@ -32,7 +32,7 @@ pub struct Configured {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ConfigSource {
-    /// The session that fixed the configuration.
+    /// The session that set the configuration.
     pub session: SessionId,
     /// The owner of that session. Only this owner or an operator may change the working directory.
     pub owner: Principal,

@@ -1,4 +1,4 @@
-//! Session entries: leaf moves, labels, titles, members, artifacts and state.
+//! Session entries: leaf moves, labels, titles, custom info, artifacts, members, state, exports and grafts.
 
 use serde::{Deserialize, Serialize};
 

@@ -38,7 +38,7 @@ pub trait Blobs: Send + Sync {
         let size = usize::try_from(self.blob_size(scope, blob).await?).unwrap_or(usize::MAX);
         if size > WHOLE_BLOB_BYTES_MAX {
             return Err(StoreError::TooLarge {
-                what: "a blob that is read whole",
+                what: "the size of a blob that is read into memory at once, in bytes,",
                 limit: WHOLE_BLOB_BYTES_MAX,
             });
         }

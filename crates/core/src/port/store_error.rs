@@ -25,7 +25,7 @@ pub enum StoreError {
     /// The memory does not exist, or the caller may not see it.
     #[error("there is no memory {memory}")]
     NoMemory { memory: MemoryId },
-    /// The memory has another version than expected.
+    /// The memory does not have the expected version.
     #[error("memory {memory} has changed: the caller expected version {expected}, but it is at {actual}")]
     MemoryConflict { memory: MemoryId, expected: u64, actual: u64 },
     /// The caller may not change the memory.

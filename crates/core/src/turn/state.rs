@@ -39,7 +39,7 @@ pub struct CallState {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CallEnd {
     Ok,
-    /// The call did not run: its input was invalid, or a person refused it.
+    /// The call did not run: its tool is unknown, its input was invalid, or its approval was denied or expired.
     Refused {
         why: String,
     },

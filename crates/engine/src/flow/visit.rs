@@ -396,7 +396,7 @@ enum Briefing {
     InNote,
 }
 
-/// Refuse a node that names another agent than the one that its session runs with.
+/// Refuse a node that names a different agent than the one that its session runs with.
 pub(super) fn check_agent(flow: &Flow, node: &Node, session: &SessionId, agent: String) -> Result<()> {
     let Some(named) = flow.named_agent(node) else { return Ok(()) };
     // An export names its agent as the source did; the agent found for that name may have another id.

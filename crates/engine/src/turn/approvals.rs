@@ -1,4 +1,4 @@
-//! Questions that wait for people: list them over all sessions, escalate and expire them at their deadlines, report them
+//! Questions that wait for people: list them across all sessions, escalate and expire them at their deadlines, report them
 //! to the hook `on_approval`, and answer them through signed links.
 //!
 //! Several processes may find the same deadline. An escalation and an expiry are entries that expect the head at which
@@ -43,7 +43,7 @@ pub struct LinkOptions {
 }
 
 service! {
-    /// Questions that wait for a person, over all sessions.
+    /// Questions that wait for a person, across all sessions.
     pub struct Approvals;
     approvals
 }

@@ -104,7 +104,7 @@ pub struct Running {
     pub session: SessionId,
     /// The turn.
     pub turn: TurnId,
-    /// A notice for the caller, set if the turn runs with another agent or model than the caller may expect: an imported
+    /// A notice for the caller, set if the turn runs with a different agent or model than the caller may expect: an imported
     /// session gets the default agent, a fallback replaces the model, or no model was chosen.
     pub notice: Option<String>,
     report: oneshot::Receiver<Result<TurnReport>>,

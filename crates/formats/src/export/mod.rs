@@ -17,7 +17,7 @@ use sapwood_core::entry::codec::CodecError;
 /// placeholder.
 pub(crate) const OMITTED_SUMMARY: &str = "(Earlier messages were left out.)";
 
-/// Remove control characters that a terminal would interpret. Carriage returns become line breaks, and other
+/// Replace control characters that a terminal would interpret. Carriage returns become line breaks, and other
 /// control characters become U+FFFD.
 pub(crate) fn without_controls(page: String) -> String {
     let is_fine = |ch: char| !ch.is_control() || matches!(ch, '\n' | '\t');

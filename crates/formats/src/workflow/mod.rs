@@ -250,6 +250,7 @@ fn limits_for(text: &str) -> serde_saphyr::Options {
 
 /// Write a document with sorted keys, ordered arrays, and one form for each value.
 pub fn serialise(document: &Document) -> String {
-    let value = serde_json::to_value(document).expect("a workflow contains only strings, lists and JSON");
+    let value =
+        serde_json::to_value(document).expect("a workflow contains only values that JSON can represent");
     yaml::write(&value)
 }

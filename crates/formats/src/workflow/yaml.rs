@@ -106,7 +106,7 @@ fn write_scalar(out: &mut String, value: &Value) {
     }
 }
 
-/// Format a number. A float always has a decimal point, also before an exponent.
+/// Format a number. A float always has a decimal point, even before an exponent.
 fn number_text(number: &serde_json::Number) -> String {
     let text = number.to_string();
     match text.split_once(['e', 'E']) {

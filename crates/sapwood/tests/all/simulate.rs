@@ -431,7 +431,9 @@ fn nothing_is_lost_and_nothing_happens_twice_under_faults() {
         }
     }
     // `cargo xtask torture` adds up these lines.
-    println!("torture: simulated crashes and clock jumps: {count} rounds, {acknowledged} acknowledged, 0 lost");
+    println!(
+        "torture: simulated crashes and clock jumps: {count} rounds, {acknowledged} acknowledged, 0 lost"
+    );
 }
 
 #[test]

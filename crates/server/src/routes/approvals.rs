@@ -1,4 +1,4 @@
-//! Routes for questions over all sessions, and for answer links. The page of a link needs no key: its token is signed.
+//! Routes for questions across all sessions, and for answer links. The page of a link needs no key: its token is signed.
 //! Opening the page never answers, because mail and chat programs open links to preview them.
 
 use axum::extract::{Path, Query, Request, State as Shared};
@@ -34,7 +34,7 @@ pub fn routes() -> OpenApiRouter<State> {
         .routes(routes!(show_answer_page, submit_answer))
 }
 
-/// List the pending approvals that you may answer, over all sessions. `limit` counts sessions; a page can be empty and
+/// List the pending approvals that you may answer, across all sessions. `limit` counts sessions; a page can be empty and
 /// still have a `next`.
 #[utoipa::path(get, path = "/v1/approvals", tag = "turns", params(wire::ApprovalQuery),
     responses((status = 200, body = wire::ApprovalPage)))]

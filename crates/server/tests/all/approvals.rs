@@ -1,4 +1,4 @@
-//! Questions over all sessions, deadlines, and answer links.
+//! Questions across all sessions, deadlines, and answer links.
 
 use std::time::Duration;
 

@@ -36,7 +36,7 @@ impl StoreConnection {
         Self::begin(pool, place, tenant, mode, &format!("SET LOCAL sapwood.tenant = '{tenant}'")).await
     }
 
-    /// Opens a connection for queries over all tenants, such as the lookup of a key.
+    /// Opens a connection for queries across all tenants, such as the lookup of a key.
     pub async fn open_for_all_tenants(pool: &Pool, place: &Arc<str>) -> Result<Self> {
         Self::begin(pool, place, &TenantId::local(), Mode::Read, "SET LOCAL sapwood.door = 'open'").await
     }
