@@ -79,15 +79,11 @@ impl Intake {
                 // Neither the source nor its file has a time, so use the time of the import.
                 session.at = self.engine.clock.now();
             }
-            self.options.filter.restrict_cwd(&mut session.cwd);
             self.target = self.open(session, batch).await?;
         } else {
             self.refresh().await?;
         }
         for mut step in batch.take_steps() {
-            if let Some(body) = step.action.body_mut() {
-                self.options.filter.restrict(body);
-            }
             let blobs = std::mem::take(&mut step.blobs);
             self.reconciler.take(step, &mut self.drafts, &mut batch.problems);
             self.write(blobs).await?;

@@ -18,7 +18,7 @@ mod writer;
 
 pub use foreign::{ForeignImport, StepReader};
 pub use intake::{Intake, IntakeResult};
-pub use options::{ImportOptions, Mode, SettingsFilter};
+pub use options::{ImportOptions, Mode};
 pub use own::OwnImport;
 pub use report::{ImportReport, ReportedProblem};
 pub use siblings::SiblingSessions;

@@ -10,7 +10,7 @@ use sapwood_formats::header::Header;
 use sapwood_formats::import::sapwood::Importer;
 
 use super::intake::IntakeResult;
-use super::options::{ImportOptions, Mode, PAGE_RECORDS, SettingsFilter};
+use super::options::{ImportOptions, Mode, PAGE_RECORDS};
 use super::writer::ImportWriter;
 use crate::{Engine, Result};
 
@@ -19,7 +19,6 @@ pub(super) struct OwnIntake {
     engine: Engine,
     scope: Scope,
     mode: Mode,
-    filter: SettingsFilter,
     target: Target,
     /// Blobs whose entry has not been read yet, and their total size.
     blobs: HashMap<BlobHash, Vec<u8>>,
@@ -57,7 +56,6 @@ impl OwnIntake {
             engine: engine.clone(),
             scope: scope.clone(),
             mode: options.mode,
-            filter: options.filter,
             target: Target::Unknown,
             blobs: HashMap::new(),
             blob_bytes: 0,
@@ -74,8 +72,7 @@ impl OwnIntake {
         if let (Target::Unknown, Some(header)) = (&self.target, importer.header()) {
             self.open(header).await?;
         }
-        for mut draft in drafts.drain(..) {
-            self.filter.restrict(&mut draft.body);
+        for draft in drafts.drain(..) {
             if let Err(error) = self.take_one(draft).await {
                 self.target = Target::Refused { differs_at: None };
                 return Err(error);
@@ -117,8 +114,7 @@ impl OwnIntake {
 
     async fn open(&mut self, header: &Header) -> Result<()> {
         let exists = self.engine.directory().exists(&self.scope, &header.id).await?;
-        let (mut header, page) = (Box::new(header.clone()), VecDeque::new());
-        self.filter.restrict_cwd(&mut header.cwd);
+        let (header, page) = (Box::new(header.clone()), VecDeque::new());
         let comparison = LogComparison { header, exists, compared: Seq::ZERO, after: Seq::ZERO, page };
         self.target = Target::Comparing(comparison);
         Ok(())

@@ -9,7 +9,7 @@ mod upload;
 
 use axum::extract::{Request, State as Shared};
 use sapwood::core::BlobHash;
-use sapwood::engine::import::{ForeignImport, ImportOptions, Mode, SettingsFilter};
+use sapwood::engine::import::{ForeignImport, ImportOptions, Mode};
 use sapwood::formats::import::detect::detect;
 use sapwood::formats::import::{Format, LineSplitter};
 use utoipa_axum::router::OpenApiRouter;
@@ -85,7 +85,7 @@ async fn import_upload(
         Some(name) => Format::ALL.iter().copied().find(|format| format.as_str() == name),
         None => detect(upload.beginning()),
     };
-    let options = options_for(state, caller, query);
+    let options = options_for(state, query);
     match format {
         Some(Format::Sapwood) => {
             own::import_lines(upload, state.engine.imports().begin_own(&caller.scope, options)).await
@@ -102,13 +102,10 @@ async fn import_upload(
     }
 }
 
-/// Keeps directories and agents only if the caller may set them directly.
-fn options_for(state: &State, caller: &Caller, query: &wire::ImportFile) -> ImportOptions {
-    let filter =
-        if caller.is_operator() { SettingsFilter::WithoutFullAccess } else { SettingsFilter::RemoveAll };
+fn options_for(state: &State, query: &wire::ImportFile) -> ImportOptions {
     let mode = if query.dry_run { Mode::DryRun } else { Mode::Write };
     let (threads, queued_batches) = (Some(state.documents.clone()), QUEUED_BATCHES);
-    ImportOptions { filter, threads, queued_batches, ..ImportOptions::new(mode) }
+    ImportOptions { threads, queued_batches, ..ImportOptions::new(mode) }
 }
 
 async fn import_foreign(
