@@ -22,7 +22,7 @@ use tokio::time::Instant;
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Longest time without reading the heads while the store reports no change. Needed because a notification may be lost.
 const POLL_INTERVAL_MAX: Duration = Duration::from_secs(1);
-/// Polling uses at most 1/n of a core, regardless of the number of followed sessions.
+/// Polling uses at most 1/n of a core, unless a poll takes longer than [`POLL_INTERVAL_MAX`] / n.
 const POLL_SHARE: u32 = 8;
 
 /// Minimum number of followers for sharing reads.
@@ -235,8 +235,13 @@ async fn poll(wakeups: Weak<Wakeups>, store: Arc<dyn Store>) {
             }
             Err(error) => tracing::debug!(%error, "failed to poll the store for changes"),
         }
-        pause = began.elapsed() * POLL_SHARE;
+        pause = pause_after(began.elapsed());
     }
+}
+
+/// The pause after a poll. It is limited: a poll that waited for a database to return must not delay the next one.
+fn pause_after(took: Duration) -> Duration {
+    (took * POLL_SHARE).min(POLL_INTERVAL_MAX)
 }
 
 async fn poll_heads(wakeups: &Wakeups, store: &dyn Store, sessions: BTreeMap<TenantId, Vec<SessionId>>) {
@@ -250,5 +255,16 @@ async fn poll_heads(wakeups: &Wakeups, store: &dyn Store, sessions: BTreeMap<Ten
             }
             Err(error) => tracing::debug!(%error, "failed to poll the store for changes"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_poll_that_waited_for_an_outage_does_not_delay_the_next_poll() {
+        assert_eq!(pause_after(Duration::from_secs(15)), POLL_INTERVAL_MAX);
+        assert_eq!(pause_after(Duration::from_millis(2)), Duration::from_millis(2) * POLL_SHARE);
     }
 }
