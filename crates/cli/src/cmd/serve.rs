@@ -46,6 +46,7 @@ pub async fn run(app: &mut App, args: ServeArgs) -> Result<()> {
     app.open_backends()?;
     let agents = agents_of(app)?;
     app.engine = restrict_engine(app, &agents)?;
+    check_models(app)?;
     let files_max = raise_file_limit();
     let config = app.paths.config.server.clone().unwrap_or_default();
     let oidc = config.oidc.clone().map(oidc_of).transpose()?;
@@ -96,6 +97,24 @@ fn restrict_engine(app: &App, agents: &[sapwood::Agent]) -> Result<Engine> {
         config.file_models = FileModels::Named(models);
         config.session_defaults = defaults;
     }))
+}
+
+/// Refuses to start if a model in the configuration is unknown, because every turn would fail. A missing key is only noted:
+/// it may be set for another server, or later.
+fn check_models(app: &App) -> Result<()> {
+    let config = &app.paths.config;
+    let of_server = config.server.as_ref().and_then(|server| server.openai_model.as_ref());
+    for model in config.model.iter().chain(of_server) {
+        match app.engine.configuration().callable_model(model) {
+            Err(error) if error.code() == "model.unknown" => {
+                return Err(Failure::new("config.invalid", format!("model {model:?}: {error}"))
+                    .with_hint("correct the name in sapwood.toml; run `sapwood model ls` to list the models"));
+            }
+            Err(error) => note(app.format(), &format!("model {model:?} cannot be called yet: {error}")),
+            Ok(_) => {}
+        }
+    }
+    Ok(())
 }
 
 /// Raises the soft limit on open files to the hard limit, because every connection needs a file descriptor. Returns the

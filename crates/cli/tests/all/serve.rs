@@ -221,3 +221,12 @@ fn an_internal_error_is_logged_with_the_request_id_of_the_answer() {
     assert_eq!((line["level"].as_str(), line["code"].as_str()), (Some("error"), Some("store.unreachable")));
     assert!(line["detail"].as_str().unwrap().contains("store.sqlite"), "{line}");
 }
+
+#[test]
+fn a_server_with_an_unknown_model_does_not_start() {
+    let world = World::new("sqlite");
+    world.configure("model = \"opnai/gpt-5\"\n");
+    let error = world.fail(2, &["serve", "--addr", "127.0.0.1:0"]);
+    assert_eq!(error["code"], "config.invalid");
+    assert!(error["message"].as_str().unwrap().contains("opnai/gpt-5"), "{error}");
+}
