@@ -1,7 +1,7 @@
 //! State shared by all handlers: the engine, the authenticator, the limits, the counters, and the running turns.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -91,6 +91,8 @@ pub struct Inner {
     /// Number of turns and flow runs that run in this process.
     running: watch::Sender<usize>,
     stopping: watch::Sender<bool>,
+    /// Whether the server is about to stop and still accepts requests.
+    draining: AtomicBool,
     /// Reads of other users' sessions, and openings of existing sessions, that were audited recently.
     reads: AuditedCache,
     opened: AuditedCache,
@@ -122,6 +124,7 @@ impl State {
             agents: served.map(|agent| (agent.id.clone(), agent)).collect(),
             running: watch::Sender::new(0),
             stopping: watch::Sender::new(false),
+            draining: AtomicBool::new(false),
             reads: AuditedCache::default(),
             opened: AuditedCache::default(),
             triggers: OnceLock::new(),
@@ -221,6 +224,15 @@ impl Inner {
 
     pub fn stop(&self) {
         self.stopping.send_replace(true);
+    }
+
+    /// Reports the server as not ready, while it still accepts requests.
+    pub fn drain(&self) {
+        self.draining.store(true, Ordering::SeqCst);
+    }
+
+    pub fn is_draining_or_stopping(&self) -> bool {
+        self.draining.load(Ordering::SeqCst) || self.is_stopping()
     }
 
     pub fn is_stopping(&self) -> bool {

@@ -39,6 +39,10 @@ pub struct ServeArgs {
     /// Seconds that running turns have to finish after Ctrl-C
     #[arg(long, value_name = "SECONDS", default_value_t = 10)]
     grace: u64,
+    /// Seconds after SIGTERM in which the server still accepts requests while /readyz answers 503, so that a load
+    /// balancer can remove it; a second signal ends the wait
+    #[arg(long, value_name = "SECONDS", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=3600))]
+    drain: u64,
 }
 
 pub async fn run(app: &mut App, args: ServeArgs) -> Result<()> {
@@ -75,7 +79,7 @@ pub async fn run(app: &mut App, args: ServeArgs) -> Result<()> {
     tasks.extend(
         app.paths.config.prune.clone().map(|prune| tokio::spawn(prune_idle(app.engine.clone(), prune))),
     );
-    listening.run(interrupted()).await;
+    listening.run(drained(state, Duration::from_secs(args.drain))).await;
     // Unfinished work is recorded in the logs, and the next server resumes it.
     tasks.into_iter().for_each(|task| task.abort());
     Ok(())
@@ -295,6 +299,15 @@ fn misconfigured(why: &str) -> Failure {
 }
 
 /// Waits for Ctrl-C, or for SIGTERM from a process supervisor.
+/// Waits for a signal, then lets a load balancer notice that the server is stopping.
+async fn drained(state: State, time: Duration) {
+    interrupted().await;
+    if !time.is_zero() {
+        state.drain();
+        let _ = tokio::time::timeout(time, interrupted()).await;
+    }
+}
+
 #[cfg(unix)]
 async fn interrupted() {
     use tokio::signal::unix::{SignalKind, signal};

@@ -230,3 +230,23 @@ fn a_server_with_an_unknown_model_does_not_start() {
     assert_eq!(error["code"], "config.invalid");
     assert!(error["message"].as_str().unwrap().contains("opnai/gpt-5"), "{error}");
 }
+
+#[cfg(unix)]
+#[test]
+fn a_draining_server_is_not_ready_and_still_answers() {
+    let world = World::new("sqlite");
+    let mut served = serve_with(&world, &["--drain", "3600"], "127.0.0.1:0", &[]);
+    let terminate = |served: &Served| {
+        let pid = served.child.id().to_string();
+        assert!(std::process::Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+    };
+    terminate(&served);
+    let began = std::time::Instant::now();
+    while request(&served.addr, "GET", "/readyz", None, "").0 != 503 {
+        assert!(began.elapsed() < std::time::Duration::from_secs(60), "the server is still ready");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    assert_eq!(request(&served.addr, "GET", "/v1/sessions", None, "").0, 200);
+    terminate(&served);
+    assert!(served.child.wait().unwrap().success());
+}

@@ -36,7 +36,7 @@ async fn get_health() -> &'static str {
 /// Check whether the server is ready: its store can be read and written, and it is not shutting down.
 #[utoipa::path(get, path = READINESS, tag = "server", responses((status = 200, body = String, content_type = "text/plain")))]
 async fn get_readiness(Shared(state): Shared<State>) -> Result<&'static str> {
-    if state.is_stopping() {
+    if state.is_draining_or_stopping() {
         return Err(Problem::new("server.stopping", "the server is shutting down"));
     }
     state.readiness.check(&state.engine).await?;
