@@ -16,6 +16,7 @@ mod args;
 mod chat;
 mod cmd;
 mod config;
+mod confirm;
 mod dispatch;
 mod failure;
 mod global_args;

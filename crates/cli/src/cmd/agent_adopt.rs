@@ -1,12 +1,13 @@
 //! `sapwood agent adopt`: shows the agent of an imported session, and configures the session with it.
 
-use std::io::{BufRead, IsTerminal, Write};
+use std::io::Write;
 
 use clap::Args;
 use sapwood::engine::adopt::ImportedAgent;
 use serde_json::json;
 
 use crate::app::App;
+use crate::confirm::Confirmation;
 use crate::failure::{Failure, Result};
 use crate::render::{DIM, clean};
 
@@ -57,18 +58,13 @@ fn show(app: &mut App, imported: &ImportedAgent) -> Result<()> {
 }
 
 fn confirm(app: &App, agent: &str) -> Result<()> {
-    let can_ask = !app.out.is_json() && std::io::stdin().is_terminal() && std::io::stderr().is_terminal();
-    if !can_ask {
-        return Err(Failure::usage("this would adopt the agent above", "add --yes to confirm"));
-    }
-    eprint!("Run this session with agent {}? [y/N] ", clean(agent));
-    let mut answer = String::new();
-    std::io::stdin().lock().read_line(&mut answer)?;
-    match answer.trim() {
-        "y" | "Y" | "yes" => Ok(()),
-        _ => {
-            Err(Failure::new("agent.declined", "nothing was adopted")
-                .with_hint("answer y to adopt the agent"))
-        }
-    }
+    let declined =
+        Failure::new("agent.declined", "nothing was adopted").with_hint("answer y to adopt the agent");
+    let confirmation = Confirmation {
+        question: &format!("Run this session with agent {}?", clean(agent)),
+        would: "adopt the agent above",
+        hint: "add --yes to confirm",
+        declined,
+    };
+    confirmation.ask(app)
 }

@@ -1,12 +1,13 @@
 //! `sapwood erase`: deletes a session permanently, after confirmation.
 
-use std::io::{BufRead, IsTerminal, Write};
+use std::io::Write;
 
 use clap::Args;
 use sapwood::core::project::summary::Summary;
 use serde_json::json;
 
 use crate::app::App;
+use crate::confirm::Confirmation;
 use crate::failure::{Failure, Result};
 use crate::render::{clean, plural};
 
@@ -44,22 +45,13 @@ fn describe(summary: &Summary) -> String {
 }
 
 fn confirm(app: &App, what: &str) -> Result<()> {
-    let can_ask = !app.out.is_json() && std::io::stdin().is_terminal() && std::io::stderr().is_terminal();
-    if !can_ask {
-        let message = format!("this would erase {what}");
-        return Err(Failure::usage(
-            message,
-            "add --yes to confirm; run `sapwood export` first to keep a copy",
-        ));
-    }
-    eprint!("Permanently erase {what}? [y/N] ");
-    let mut answer = String::new();
-    std::io::stdin().lock().read_line(&mut answer)?;
-    match answer.trim() {
-        "y" | "Y" | "yes" => Ok(()),
-        _ => {
-            Err(Failure::new("erase.declined", "nothing was erased")
-                .with_hint("answer y to erase the session"))
-        }
-    }
+    let declined =
+        Failure::new("erase.declined", "nothing was erased").with_hint("answer y to erase the session");
+    let confirmation = Confirmation {
+        question: &format!("Permanently erase {what}?"),
+        would: &format!("erase {what}"),
+        hint: "add --yes to confirm; run `sapwood export` first to keep a copy",
+        declined,
+    };
+    confirmation.ask(app)
 }

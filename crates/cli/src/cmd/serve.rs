@@ -111,8 +111,9 @@ fn check_models(app: &App) -> Result<()> {
     for model in config.model.iter().chain(of_server) {
         match app.engine.configuration().callable_model(model) {
             Err(error) if error.code() == "model.unknown" => {
-                return Err(Failure::new("config.invalid", format!("model {model:?}: {error}"))
-                    .with_hint("correct the name in sapwood.toml; run `sapwood model ls` to list the models"));
+                return Err(Failure::new("config.invalid", format!("model {model:?}: {error}")).with_hint(
+                    "correct the name in sapwood.toml; run `sapwood model ls` to list the models",
+                ));
             }
             Err(error) => note(app.format(), &format!("model {model:?} cannot be called yet: {error}")),
             Ok(_) => {}
