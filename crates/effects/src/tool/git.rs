@@ -265,9 +265,10 @@ impl Git {
 }
 
 fn succeeded(finished: &ProgramResult) -> Result<String, String> {
-    match finished.end {
+    match &finished.end {
         ProgramEnd::Exited(0) => Ok(finished.stdout.text()),
         ProgramEnd::TimedOut => Err(format!("git was killed after {} s", TIME_MAX.as_secs())),
+        ProgramEnd::LimitReached(note) => Err(format!("git was stopped: {note}")),
         ProgramEnd::Exited(_) | ProgramEnd::Killed => {
             Err(format!("{}{}", finished.stdout.text(), finished.stderr.text()))
         }

@@ -5,14 +5,14 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{ExitStatus, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal};
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::{Child, ChildStdin, Command};
 
-use crate::sandbox::{Confinement, Launcher, launcher_args};
+use crate::sandbox::{Confinement, Launcher, ProgramInput, launcher_args, limit_note};
 
 /// Number of bytes kept from the beginning and from the end of each stream.
 const KEPT_BYTES: usize = 128 << 10;
@@ -38,11 +38,13 @@ pub struct ProgramResult {
     pub took: Duration,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ProgramEnd {
     Exited(i32),
     Killed,
     TimedOut,
+    /// The supervisor stopped the program at a limit, and explains it.
+    LimitReached(String),
 }
 
 /// The beginning and the end of a stream.
@@ -106,7 +108,7 @@ pub async fn run(launcher: &Launcher, program: &Program) -> io::Result<ProgramRe
         };
         tokio::pin!(work);
         match tokio::time::timeout(program.time_max, &mut work).await {
-            Ok(status) => end_of(status?),
+            Ok(status) => status?.code().map_or(ProgramEnd::Killed, ProgramEnd::Exited),
             Err(_) => {
                 lifeline.close();
                 if tokio::time::timeout(GRACE, &mut work).await.is_err() {
@@ -117,18 +119,26 @@ pub async fn run(launcher: &Launcher, program: &Program) -> io::Result<ProgramRe
         }
     };
     lifeline.disarm();
+    let end = with_reached_limit(end, &stderr.text());
     Ok(ProgramResult { end, stdout, stderr, took: began.elapsed() })
 }
 
-fn end_of(status: ExitStatus) -> ProgramEnd {
-    status.code().map_or(ProgramEnd::Killed, ProgramEnd::Exited)
+fn with_reached_limit(end: ProgramEnd, stderr: &str) -> ProgramEnd {
+    match end {
+        ProgramEnd::Exited(code) => match limit_note(Some(code), stderr) {
+            Some(note) => ProgramEnd::LimitReached(note.to_owned()),
+            None => ProgramEnd::Exited(code),
+        },
+        end => end,
+    }
 }
 
 fn spawn(launcher: &Launcher, program: &Program) -> io::Result<Child> {
     let mut command = match launcher {
         Launcher::Binary(binary) => {
             let mut command = Command::new(binary);
-            command.args(launcher_args(&program.confinement)).arg(&program.path).stdin(Stdio::piped());
+            command.args(launcher_args(&program.confinement, ProgramInput::Empty)).arg(&program.path);
+            command.stdin(Stdio::piped());
             command
         }
         Launcher::None => {

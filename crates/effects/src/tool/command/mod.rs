@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use super::process::{Program, ProgramEnd, ProgramResult, find_program, run};
 use super::workspace::ToolWorkspace;
 use super::{Tool, spec};
+use crate::sandbox::limits::{Limit, Profile, limit_in_output};
 
 pub use allow::Allowlist;
 use words::{LINE_BYTES_MAX, WORDS_MAX, split_words};
@@ -115,18 +116,30 @@ impl RunCommand {
             text += &stderr;
         }
         end_line(&mut text);
-        let end = match finished.end {
+        let end = match &finished.end {
             ProgramEnd::Exited(code) => format!("exit status {code}"),
             ProgramEnd::Killed => "killed by a signal".to_owned(),
             ProgramEnd::TimedOut => {
                 format!("killed after {} s, with all processes it started", time_max.as_secs())
             }
+            ProgramEnd::LimitReached(_) => "stopped at a limit".to_owned(),
         };
         text += &format!("[{end}, {:.1} s]", finished.took.as_secs_f64());
+        text += &self.explain_limit(finished);
         if !self.workspace.launcher.confines() {
             text += "\n[this system has no sandbox: the command ran with all rights of Sapwood itself]";
         }
         ToolOutput { is_error: finished.end != ProgramEnd::Exited(0), ..ToolOutput::text(text) }
+    }
+}
+
+impl RunCommand {
+    /// A note for a failed program whose error output reports a limit of the system.
+    fn explain_limit(&self, finished: &ProgramResult) -> String {
+        let is_failed = matches!(finished.end, ProgramEnd::Exited(code) if code != 0);
+        let limit = limit_in_output(&finished.stderr.text()).filter(|_| is_failed);
+        let explain = |limit: Limit| limit.explain(&self.workspace.limits, Profile::Command);
+        limit.map_or_else(String::new, |limit| format!("\n[possibly a {}]", explain(limit)))
     }
 }
 
