@@ -1,6 +1,6 @@
 //! The descendants of a process on Linux, read from `/proc`: their number, memory and processor time.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use rustix::process::{Pid, Signal};
 
@@ -9,6 +9,7 @@ use rustix::process::{Pid, Signal};
 struct Process {
     pid: Pid,
     parent: Pid,
+    group: Pid,
     is_living: bool,
     threads: u64,
     /// Processor time of the process.
@@ -41,20 +42,34 @@ pub fn proportional_bytes(pids: &[Pid]) -> u64 {
 
 /// Kill every living descendant of a process, and return their number. `/proc` lists processes by their id, and a new
 /// process has a higher id than its parent, so one pass also finds most processes that start during the pass.
+///
+/// The process groups of the descendants are killed as a whole. The kernel does this at once, so that not even a process
+/// that is being started escapes. The descendants are in their own sessions, so their groups contain no other process.
 pub fn kill_descendants_once(root: Pid) -> usize {
     let mut tree = HashSet::from([root]);
+    let mut groups = HashSet::from([rustix::process::getpgrp()]);
     let mut killed = 0;
     for process in pids().filter_map(read_process) {
-        if tree.contains(&process.parent) {
-            tree.insert(process.pid);
-            if process.is_living {
-                killed += 1;
-                // The process may have exited in the meantime.
-                let _ = rustix::process::kill_process(process.pid, Signal::KILL);
+        if !tree.contains(&process.parent) {
+            continue;
+        }
+        tree.insert(process.pid);
+        if process.is_living {
+            killed += 1;
+            if groups.insert(process.group) {
+                let _ = rustix::process::kill_process_group(process.group, Signal::KILL);
             }
+            // The process may have exited in the meantime.
+            let _ = rustix::process::kill_process(process.pid, Signal::KILL);
         }
     }
     killed
+}
+
+/// The number of processes and threads of the machine. Reading it is much cheaper than listing them.
+pub fn count_of_machine() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/loadavg").ok()?;
+    text.split_whitespace().nth(3)?.split_once('/')?.1.parse().ok()
 }
 
 /// The number of processes and threads of a user.
@@ -83,17 +98,16 @@ fn usage_of(processes: &[Process], root: Pid) -> TreeUsage {
 }
 
 fn descendants(processes: &[Process], root: Pid) -> Vec<Process> {
-    let mut found: Vec<Process> = Vec::new();
-    let mut parents = vec![root];
-    let mut seen = HashSet::from([root]);
-    // Each process is visited at most once, so the loop ends even if ids were reused while they were read.
-    while let Some(parent) = parents.pop() {
-        for process in processes.iter().filter(|process| process.parent == parent) {
-            if seen.insert(process.pid) {
-                found.push(*process);
-                parents.push(process.pid);
-            }
-        }
+    let mut children: HashMap<Pid, Vec<Process>> = HashMap::new();
+    for process in processes {
+        children.entry(process.parent).or_default().push(*process);
+    }
+    let mut found: Vec<Process> = children.remove(&root).unwrap_or_default();
+    let mut next = 0;
+    // A list of children is removed when it is used, so the loop ends even if ids were reused while they were read.
+    while let Some(parent) = found.get(next).map(|process| process.pid) {
+        found.extend(children.remove(&parent).unwrap_or_default());
+        next += 1;
     }
     found
 }
@@ -119,6 +133,7 @@ fn parse_stat(pid: i32, stat: &str) -> Option<Process> {
     Some(Process {
         pid: Pid::from_raw(pid)?,
         parent: Pid::from_raw(fields.get(1)?.parse().ok()?)?,
+        group: Pid::from_raw(fields.get(2)?.parse().ok()?)?,
         is_living: !matches!(*fields.first()?, "Z" | "X"),
         own_ticks: number(14)? + number(15)?,
         reaped_ticks: number(16).unwrap_or(0) + number(17).unwrap_or(0),
@@ -142,6 +157,7 @@ mod tests {
         Process {
             pid: pid_of(pid),
             parent: pid_of(parent),
+            group: pid_of(pid),
             is_living,
             threads: 2,
             own_ticks: 100,

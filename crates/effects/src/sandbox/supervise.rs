@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
-use rustix::process::{Pid, WaitOptions, WaitStatus};
+use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 
 use super::limits::{Limit, limit_of_signal};
 use super::{ARGUMENT, Confinement, ENTER, LIMIT_NOTE, LIMIT_REACHED, read_confinement};
@@ -27,9 +27,13 @@ const ROUND_PAUSE: Duration = Duration::from_millis(3);
 /// Shells add this to a signal's number to form an exit status.
 const SIGNAL_BASE: i32 = 128;
 /// The pause between two measurements. It grows with their cost, so that measuring takes little processor time.
-const PAUSE_MIN: Duration = Duration::from_millis(20);
+const PAUSE_MIN: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_millis(250);
 const PAUSE_PER_COST: u32 = 10;
+/// If the machine has this many more processes than at the last measurement, or an eighth of the limit, the program is
+/// suspended and measured at once: among thousands of new processes, a measurement would take too long.
+const NEW_PROCESSES_MAX: u64 = 64;
+const NEW_PROCESSES_SHARE: u64 = 8;
 /// Scheduling priority of the supervisor, where it may be raised: among many processes it must still run in time.
 const NICE: i32 = -10;
 
@@ -104,13 +108,29 @@ impl Supervision {
 
     /// Kill all processes when the lifeline closes or a limit is reached.
     fn watch(&self, program: Pid, input: Input) {
-        let (mut pause, mut reached) = (PAUSE_MIN, None);
-        while reached.is_none() && !is_lifeline_closed(input, pause) {
-            let began = Instant::now();
-            reached = self.measure();
-            pause = (began.elapsed() * PAUSE_PER_COST).clamp(PAUSE_MIN, PAUSE_MAX);
+        let growth_max = NEW_PROCESSES_MAX.max(self.order.limits.processes_max / NEW_PROCESSES_SHARE);
+        let (mut next, mut counted, mut reached) = (Instant::now(), count_processes(), None);
+        while reached.is_none() && !is_lifeline_closed(input, PAUSE_MIN) {
+            let (began, count) = (Instant::now(), count_processes());
+            reached = match count >= counted + growth_max {
+                true => self.measure_suspended(program),
+                false if began < next => continue,
+                false => self.measure(),
+            };
+            counted = count;
+            next = Instant::now() + (began.elapsed() * PAUSE_PER_COST).clamp(PAUSE_MIN, PAUSE_MAX);
         }
         self.stop(reached, program, Reap::No);
+    }
+
+    /// Suspend the program's process group during a measurement. Its members then start no further processes.
+    fn measure_suspended(&self, program: Pid) -> Option<Limit> {
+        let _ = rustix::process::kill_process_group(program, Signal::STOP);
+        let reached = self.measure();
+        if reached.is_none() {
+            let _ = rustix::process::kill_process_group(program, Signal::CONT);
+        }
+        reached
     }
 
     #[cfg(target_os = "linux")]
@@ -182,6 +202,16 @@ impl Supervision {
     }
 }
 
+/// The number of processes of the machine, or zero if it is unknown.
+#[cfg(target_os = "linux")]
+fn count_processes() -> u64 {
+    process_tree::count_of_machine().unwrap_or(0)
+}
+#[cfg(not(target_os = "linux"))]
+fn count_processes() -> u64 {
+    0
+}
+
 /// Wait for a while, and return whether the other end of the lifeline is closed.
 fn is_lifeline_closed(input: Input, pause: Duration) -> bool {
     let (stdin, stderr) = (std::io::stdin(), std::io::stderr());
@@ -225,6 +255,6 @@ fn kill_descendants_once(_: Pid) -> usize {
 /// Other systems cannot list descendants, so only the program's process group is killed.
 #[cfg(not(target_os = "linux"))]
 fn kill_descendants_once(program: Pid) -> usize {
-    let _ = rustix::process::kill_process_group(program, rustix::process::Signal::KILL);
+    let _ = rustix::process::kill_process_group(program, Signal::KILL);
     0
 }

@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use sapwood_core::port::tool::{Replay, ToolOutput, ToolSpec, Touch};
 use serde_json::{Value, json};
 
-use super::process::{Program, ProgramEnd, ProgramResult, find_program, run};
+use super::process::{KEPT_BYTES, Program, ProgramEnd, ProgramResult, find_program, run};
 use super::workspace::ToolWorkspace;
 use super::{Tool, spec};
 use crate::sandbox::limits::{Limit, Profile, limit_in_output};
@@ -104,7 +104,8 @@ impl RunCommand {
         let path = find_program(&words[0], &workspace.search_path, &directory)
             .ok_or_else(|| format!("no program {} on the search path {}", words[0], workspace.search_path))?;
         let (args, env) = (words[1..].to_vec(), workspace.env());
-        Ok(Program { path, args, directory, env, confinement: workspace.confinement(), time_max })
+        let confinement = workspace.confinement();
+        Ok(Program { path, args, directory, env, confinement, time_max, kept_bytes: KEPT_BYTES })
     }
 
     fn report(&self, finished: &ProgramResult, time_max: Duration) -> ToolOutput {
