@@ -47,7 +47,19 @@ const GROUPS: &[(&str, &[&str])] = &[
     ("Automate", &["flow", "agent", "model", "skill", "hook", "trigger"]),
     (
         "Operate",
-        &["serve", "key", "tenant", "store", "doctor", "bench", "keychain", "completions", "version", "help"],
+        &[
+            "serve",
+            "key",
+            "tenant",
+            "store",
+            "sandbox",
+            "doctor",
+            "bench",
+            "keychain",
+            "completions",
+            "version",
+            "help",
+        ],
     ),
 ];
 /// The description of `help`, which clap adds only when it builds the parser. Repeated here for the list of groups.
@@ -130,6 +142,7 @@ pub enum Command {
     Skill(cmd::skill::SkillArgs),
     Trigger(cmd::trigger::TriggerArgs),
     Keychain(cmd::keychain::KeychainArgs),
+    Sandbox(cmd::sandbox::SandboxArgs),
     Completions(cmd::about::CompletionsArgs),
     Version(cmd::about::VersionArgs),
 }

@@ -10,6 +10,7 @@ use serde::Deserialize;
 
 use crate::failure::{Failure, Result};
 use crate::hook_settings::HookSettings;
+use crate::sandbox_settings::SandboxSettings;
 use crate::time_arg::duration_ms;
 use crate::triggers::TriggerSettings;
 
@@ -51,6 +52,8 @@ pub struct Config {
     pub server: Option<ServerSettings>,
     /// Allowed only in the user's file, see [`load`].
     pub memory: Option<MemorySettings>,
+    /// Allowed only in the user's file, see [`load`].
+    pub sandbox: Option<SandboxSettings>,
     /// Directories of skills, in addition to the default directories in the project and in Sapwood's home.
     pub skills: Vec<PathBuf>,
     /// Allowed only in the user's file, see [`load`].
@@ -148,7 +151,7 @@ pub struct OidcSettings {
 
 /// Load the project's settings, with the user's settings as defaults. A project may be untrusted, so it must not decide
 /// where keys and messages are sent, who has access, what calls cost, what leaves a context or what runs without
-/// approval. Therefore it cannot set providers, models, memory, prune, server, hooks or triggers.
+/// approval. Therefore it cannot set providers, models, memory, prune, server, sandbox, hooks or triggers.
 pub fn load(start: &Path, home: &Path) -> Result<Config> {
     let user_file = home.join(FILE_NAME);
     let user = read(&user_file)?.unwrap_or_default();
@@ -157,12 +160,12 @@ pub fn load(start: &Path, home: &Path) -> Result<Config> {
         return Ok(user);
     };
     let mut project = read(&path)?.unwrap_or_default();
-    let acts = !project.hooks.is_empty() || !project.triggers.is_empty();
+    let acts = !project.hooks.is_empty() || !project.triggers.is_empty() || project.sandbox.is_some();
     let sends = !project.providers.is_empty() || !project.models.is_empty() || project.memory.is_some();
     if sends || project.prune.is_some() || project.server.is_some() || acts {
         let own = user_file.display();
         let why = format!(
-            "providers, models, memory, prune, server, hooks and triggers can only be set in your own file, {own}"
+            "providers, models, memory, prune, server, sandbox, hooks and triggers can only be set in your own file, {own}"
         );
         return Err(invalid(&path, &why));
     }
@@ -184,6 +187,9 @@ fn read(path: &Path) -> Result<Option<Config>> {
     let config: Config = toml::from_str(&text).map_err(|error| invalid(path, error.to_string().trim()))?;
     if let Some(Err(error)) = config.pressure.map(Thresholds::check) {
         return Err(invalid(path, &error.to_string()));
+    }
+    if let Some(mistake) = config.sandbox.as_ref().and_then(SandboxSettings::mistake) {
+        return Err(invalid(path, &mistake));
     }
     Ok(Some(config.with_absolute_paths(path.parent().unwrap_or(Path::new(".")))))
 }
@@ -209,6 +215,7 @@ impl Config {
             prune: other.prune,
             server: other.server,
             memory: other.memory,
+            sandbox: other.sandbox,
             skills: [self.skills, other.skills].concat(),
             hooks: other.hooks,
             triggers: other.triggers,
@@ -229,6 +236,9 @@ impl Config {
         }
         for hook in &mut self.hooks {
             hook.directory = dir.join(std::mem::take(&mut hook.directory));
+        }
+        if let Some(sandbox) = &mut self.sandbox {
+            sandbox.resolve_paths(dir);
         }
         if let Some(oidc) = self.server.as_mut().and_then(|server| server.oidc.as_mut()) {
             oidc.jwks_file = oidc.jwks_file.take().map(|path| dir.join(path));
@@ -290,15 +300,18 @@ mod tests {
         let config = load(&project, &home).unwrap();
         assert_eq!(config.models["openai/x"].window, Some(9_000));
         assert_eq!(config.prune.unwrap().inactive_for, 30 * 86_400_000);
-        for text in [models, prune] {
+        for text in [models, prune, "[sandbox]\nprocesses = 9\n"] {
             write(&project, text);
             let failure = load(&project, &home).unwrap_err();
             assert!(failure.message.contains("your own file"), "{}", failure.message);
         }
         write(&project, "");
-        for wrong in
-            ["[prune]\ninactive_for = \"30\"", "[prune]\ninactive_for = \"0s\"", "[prune]\nkeep_last = 3"]
-        {
+        for wrong in [
+            "[prune]\ninactive_for = \"30\"",
+            "[prune]\ninactive_for = \"0s\"",
+            "[prune]\nkeep_last = 3",
+            "[sandbox]\ncpu_s = 0",
+        ] {
             write(&home, wrong);
             assert_eq!(load(&project, &home).unwrap_err().code, "config.invalid", "{wrong}");
         }

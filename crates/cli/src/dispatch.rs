@@ -8,8 +8,8 @@ use crate::cmd::{
     about, agent, apikey, approvals, approve, archives, audit, backup, branch, cancel, chat, compact,
     context, doctor, erase, events, export, feed, files, flow, fork, graft, hook, import, info, inject,
     keychain, label_rename, ledger, length_exists, lifecycle, ls, memory, migrate, model, new, prune,
-    restore, resume, search, send, serve, set, share, show, skill, store, thinking, tree, trigger, trim,
-    uncompact, usage,
+    restore, resume, sandbox, search, send, serve, set, share, show, skill, store, thinking, tree, trigger,
+    trim, uncompact, usage,
 };
 use crate::failure::Result;
 
@@ -23,6 +23,7 @@ pub async fn run(cli: Cli) -> Result<()> {
         Command::Restore(args) => return Box::pin(restore::run(args, &global)).await,
         Command::Keychain(args) => return keychain::run(&args, &global),
         Command::Agent(args) => return Box::pin(agent::run(args, &global)).await,
+        Command::Sandbox(args) => return sandbox::run(&args, &global),
         Command::Model(args) => return Box::pin(model::run(args, &global)).await,
         command => command,
     };
@@ -95,6 +96,7 @@ pub async fn dispatch(app: &mut App, command: Command) -> Result<()> {
         | Command::Model(_)
         | Command::Bench(_)
         | Command::Keychain(_)
+        | Command::Sandbox(_)
         | Command::Migrate(_)
         | Command::Backup(_)
         | Command::Restore(_)

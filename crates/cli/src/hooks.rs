@@ -9,6 +9,8 @@ use async_trait::async_trait;
 use sapwood::core::port::hook::{Hook, HookAnswer, HookError, HookEvent};
 use sapwood::effects::hook::command::DEPTH_VARIABLE;
 use sapwood::effects::hook::{CommandHook, HttpHook};
+use sapwood::effects::sandbox::Launcher;
+use sapwood::effects::sandbox::limits::Profile;
 use sapwood::effects::secret::{Secret, Secrets};
 use sapwood::engine::hook::TIMEOUT_DEFAULT;
 use sapwood::{Engine, HookRegistry, InstalledHook, Scope};
@@ -32,7 +34,7 @@ pub fn install(engine: Engine, config: &Config, scope: &Scope) -> Result<Engine>
         if let Some(tenant) = &settings.tenant {
             installer.tenant = tenant.parse().map_err(sapwood::Error::from)?;
         }
-        let hook = make_hook(settings, &secrets)?;
+        let hook = make_hook(settings, &secrets, config)?;
         for on in settings.on.all() {
             let installed = InstalledHook {
                 priority: settings.priority,
@@ -51,15 +53,15 @@ fn invalid(settings: &HookSettings, why: &str) -> Failure {
     Failure::new("config.invalid", format!("hooks: {}: {why}", settings.name))
 }
 
-fn make_hook(settings: &HookSettings, secrets: &Secrets) -> Result<Arc<dyn Hook>> {
+fn make_hook(settings: &HookSettings, secrets: &Secrets, config: &Config) -> Result<Arc<dyn Hook>> {
     match (&settings.url, settings.command.as_slice()) {
-        (None, [_, ..]) => make_command(settings, secrets),
+        (None, [_, ..]) => make_command(settings, secrets, config),
         (Some(url), []) => make_http(settings, url, secrets),
         _ => Err(invalid(settings, "set either command or url")),
     }
 }
 
-fn make_command(settings: &HookSettings, secrets: &Secrets) -> Result<Arc<dyn Hook>> {
+fn make_command(settings: &HookSettings, secrets: &Secrets, config: &Config) -> Result<Arc<dyn Hook>> {
     if settings.secret.is_some() || !settings.allowed_hosts.is_empty() {
         return Err(invalid(settings, "secret and allowed_hosts require a url"));
     }
@@ -72,10 +74,16 @@ fn make_command(settings: &HookSettings, secrets: &Secrets) -> Result<Arc<dyn Ho
             error: error.to_string(),
         })),
         Ok(env) => match CommandHook::new(settings.command.clone(), settings.directory.clone(), env) {
-            Ok(hook) => Ok(Arc::new(hook)),
+            Ok(hook) => Ok(Arc::new(with_limits(hook, config))),
             Err(error) => Err(invalid(settings, &error.to_string())),
         },
     }
+}
+
+fn with_limits(hook: CommandHook, config: &Config) -> CommandHook {
+    let sandbox = config.sandbox.clone().unwrap_or_default();
+    let limits = sandbox.limits(Profile::Hook);
+    hook.with_limits(Launcher::this_binary(), limits, sandbox.cgroups)
 }
 
 fn make_http(settings: &HookSettings, url: &str, secrets: &Secrets) -> Result<Arc<dyn Hook>> {

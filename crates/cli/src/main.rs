@@ -29,6 +29,7 @@ mod log;
 mod number_arg;
 mod providers;
 mod render;
+mod sandbox_settings;
 mod suggest;
 mod telemetry;
 mod temp_store;

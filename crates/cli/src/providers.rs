@@ -8,6 +8,7 @@ use sapwood::effects::model::{
     EnvironmentKeys, KeySource, ModelEmbedder, Models, ProviderKey, Settings as ModelSettings,
 };
 use sapwood::effects::sandbox::Launcher;
+use sapwood::effects::sandbox::limits::Profile;
 use sapwood::effects::secret::{Secret, Secrets};
 use sapwood::effects::tool::host::{Host, Settings as ToolSettings};
 use sapwood::engine::Backends;
@@ -53,7 +54,13 @@ pub fn open(paths: &AppPaths, default_model: String) -> Result<Backends> {
     let secrets = Arc::new(find_secrets());
     let models = models(paths, Arc::clone(&secrets))?;
     let mut settings = ToolSettings::new(paths.home.join(SCRATCH_DIR));
+    let sandbox = paths.config.sandbox.clone().unwrap_or_default();
     settings.launcher = Launcher::this_binary();
+    settings.limits = sandbox.limits(Profile::Command);
+    settings.network = sandbox.command_network();
+    settings.readable = sandbox.command.read.clone();
+    settings.mcp_profile = sandbox.mcp_profile();
+    settings.cgroups = sandbox.cgroups;
     settings.secrets = secrets;
     Ok(Backends { model: Arc::new(models), tools: Arc::new(Host::new(settings)), default_model })
 }

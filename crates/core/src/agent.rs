@@ -11,7 +11,7 @@ use crate::entry::LimitsChanged;
 use crate::memory::prompt::SECTION_TOKENS_DEFAULT;
 use crate::policy::ApprovalMode;
 use crate::port::model::Thinking;
-use crate::port::tool::{FsScope, McpServer};
+use crate::port::tool::{FsScope, McpServer, ProgramLimits};
 use crate::pressure::Thresholds;
 
 /// Maximum length of a system prompt, in bytes.
@@ -73,6 +73,9 @@ pub struct Agent {
     /// Exact host names that tools may connect to. If empty, all connections are denied.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub allowed_hosts: Vec<String>,
+    /// Limits for commands and MCP programs. They can only lower the operator's limits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sandbox: Option<ProgramLimits>,
     /// Which calls may run without a person's approval.
     #[serde(default)]
     pub approvals: ApprovalMode,
@@ -409,6 +412,7 @@ impl Agent {
             fs_scope: FsScope::default(),
             allowed_commands: Vec::new(),
             allowed_hosts: Vec::new(),
+            sandbox: None,
             approvals: ApprovalMode::default(),
             approval_wait: None,
             budget: None,
@@ -471,6 +475,8 @@ impl Agent {
         let limits = self.limits;
         check((1..=1_000).contains(&limits.rounds_max), "limits.rounds_max", "is not between 1 and 1000");
         check(limits.wall_time_s > 0, "limits.wall_time_s", "is zero");
+        let zero_limit = self.sandbox.and_then(|limits| limits.zero_limit());
+        check(zero_limit.is_none(), &format!("sandbox.{}", zero_limit.unwrap_or_default()), "is zero");
         let memory = self.memory.unwrap_or_default();
         check(memory.tokens <= MEMORY_TOKENS_MAX, "memory.tokens", "is over 16000");
         let confidence = self.confidence.unwrap_or_default();
@@ -545,8 +551,9 @@ mod tests {
         let mut agent = Agent { id: "Not Kebab".into(), ..Agent::default_with(None) };
         agent.temperature = Some(9.0);
         agent.limits.rounds_max = 0;
+        agent.sandbox = Some(ProgramLimits { cpu_s: Some(0), ..ProgramLimits::default() });
         let fields: Vec<String> = agent.mistakes().into_iter().map(|mistake| mistake.field).collect();
-        assert_eq!(fields, ["id", "temperature", "limits.rounds_max"]);
+        assert_eq!(fields, ["id", "temperature", "limits.rounds_max", "sandbox.cpu_s"]);
     }
 
     #[test]

@@ -30,6 +30,7 @@ pub mod input;
 pub mod media_type;
 pub mod memory;
 pub mod model_choice;
+pub mod nesting;
 #[cfg(feature = "openapi")]
 pub mod openapi;
 pub mod policy;

@@ -11,11 +11,16 @@
 //! A binary is a launcher if its `main` begins with [`launch_if_asked`].
 
 #[cfg(target_os = "linux")]
+mod cgroup;
+pub mod limits;
+#[cfg(target_os = "linux")]
+mod process_tree;
+#[cfg(target_os = "linux")]
 mod restrict;
 #[cfg(unix)]
 mod supervise;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -23,21 +28,50 @@ use std::time::Duration;
 use sapwood_core::port::document::DocumentFormat;
 use serde::{Deserialize, Serialize};
 
+use limits::{Profile, ResourceLimits};
+
 /// The first argument that turns a binary into a launcher.
 pub const ARGUMENT: &str = "__sandbox";
 /// Exit status of the launcher if the program was not started, as in shells.
 pub const NOT_STARTED: u8 = 126;
+/// Exit status of the launcher if the program reached a limit. The last line of standard error then begins with
+/// [`LIMIT_NOTE`].
+pub const LIMIT_REACHED: u8 = 123;
+/// Beginning of the line that explains a reached limit.
+pub const LIMIT_NOTE: &str = "sapwood: stopped with every process it started: ";
 
-/// The files and network that a program may access.
+/// The files, network and resources that a program may use.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Confinement {
     pub files: FileRights,
     pub network: Network,
+    #[serde(default)]
+    pub profile: Profile,
+    #[serde(default)]
+    pub limits: ResourceLimits,
+    /// Directories for control groups that the operator has delegated to Sapwood.
+    #[serde(default)]
+    pub cgroups: Vec<PathBuf>,
+}
+
+impl Confinement {
+    /// The default limits with these rights.
+    pub fn new(files: FileRights, network: Network) -> Self {
+        Self {
+            files,
+            network,
+            profile: Profile::default(),
+            limits: ResourceLimits::default(),
+            cgroups: Vec::new(),
+        }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FileRights {
+    /// All rights of Sapwood itself: only the resource limits apply.
+    Unconfined,
     /// All files that Sapwood itself may access.
     Open,
     /// These paths and all paths below them. Paths that do not exist are skipped.
@@ -77,6 +111,13 @@ impl Launcher {
     }
 }
 
+/// The memory of this machine, where the system reports it.
+pub fn physical_memory_bytes() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let kib = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?.trim().strip_suffix(" kB")?;
+    Some(kib.parse::<u64>().ok()?.saturating_mul(1_024))
+}
+
 /// Whether this system can restrict a program's file access.
 #[cfg(target_os = "linux")]
 fn is_available() -> bool {
@@ -100,8 +141,9 @@ pub fn launch_if_asked() -> Option<ExitCode> {
     }))
 }
 
-/// The modes of the launcher's two processes.
+/// The modes of the launcher's two processes. The supervisor has two: see [`supervise::Input`].
 const SUPERVISE: &str = "supervise";
+const SUPERVISE_WITH_INPUT: &str = "supervise_with_input";
 const ENTER: &str = "enter";
 /// The mode that extracts the text of a document.
 const EXTRACT: &str = "extract";
@@ -119,7 +161,10 @@ fn launch(mut args: impl Iterator<Item = OsString>) -> Result<ExitCode, String> 
     let confinement = args.next().ok_or("the launcher's confinement is missing")?;
     let command: Vec<OsString> = args.collect();
     match mode.to_str() {
-        Some(SUPERVISE) => supervise::supervise(&confinement, &command),
+        Some(SUPERVISE) => supervise::supervise(&confinement, &command, supervise::Input::Empty),
+        Some(SUPERVISE_WITH_INPUT) => {
+            supervise::supervise(&confinement, &command, supervise::Input::Inherited)
+        }
         Some(ENTER) => enter(&confinement, &command),
         _ => Err("unknown launcher mode".to_owned()),
     }
@@ -139,27 +184,40 @@ fn extract(format: Option<&str>) -> Result<ExitCode, String> {
     for (resource, limit) in limits {
         setrlimit(resource, at_most(limit)).map_err(|why| format!("failed to set resource limits: {why}"))?;
     }
-    let files = FileRights::Confined { read: Vec::new(), write: Vec::new() };
     #[cfg(target_os = "linux")]
-    restrict::drop_rights(&Confinement { files, network: Network::Denied })?;
-    #[cfg(not(target_os = "linux"))]
-    let _ = files;
+    {
+        let files = FileRights::Confined { read: Vec::new(), write: Vec::new() };
+        let confinement = Confinement::new(files, Network::Denied);
+        restrict::limit_resources(&confinement.limits)?;
+        restrict::drop_rights(&confinement)?;
+    }
     Ok(crate::extract::extract_stdin(format))
 }
 
-/// Drop rights, then become the program.
+/// Accept the limits and drop rights, then become the program.
 #[cfg(unix)]
 fn enter(confinement: &OsString, command: &[OsString]) -> Result<ExitCode, String> {
     use std::os::unix::process::CommandExt;
-    let text = confinement.to_str().ok_or("the confinement is not text")?;
-    let confinement: Confinement = serde_json::from_str(text).map_err(|why| why.to_string())?;
+    let confinement = read_confinement(confinement)?;
+    let (member_files, command) = command.split_first().ok_or("the list of control groups is missing")?;
     let (program, args) = command.split_first().ok_or("the command is missing")?;
+    // A separate session has no terminal, and many schedulers share the processor fairly between sessions.
+    rustix::process::setsid().map_err(|why| why.to_string())?;
     #[cfg(target_os = "linux")]
-    restrict::drop_rights(&confinement)?;
+    restrict::enter(&confinement, &read_json::<Vec<PathBuf>>(member_files)?)?;
     #[cfg(not(target_os = "linux"))]
-    let _ = confinement;
+    let _ = (confinement, member_files);
     let why = std::process::Command::new(program).args(args).exec();
     Err(format!("{}: {why}", program.display()))
+}
+
+fn read_confinement(argument: &OsStr) -> Result<Confinement, String> {
+    read_json(argument)
+}
+
+fn read_json<T: serde::de::DeserializeOwned>(argument: &OsStr) -> Result<T, String> {
+    let text = argument.to_str().ok_or("an argument of the launcher is not text")?;
+    serde_json::from_str(text).map_err(|why| why.to_string())
 }
 
 /// The arguments with which a launcher extracts the text of a document.
@@ -167,8 +225,27 @@ pub(crate) fn extract_args(format: DocumentFormat) -> [&'static str; 3] {
     [ARGUMENT, EXTRACT, format.as_str()]
 }
 
+/// Whether a supervised program reads the launcher's standard input.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ProgramInput {
+    /// The program reads nothing. It is killed when the launcher's standard input closes.
+    Empty,
+    /// The program is killed when the reader of the launcher's standard error closes it.
+    Piped,
+}
+
 /// The arguments with which a launcher supervises a command.
-pub(crate) fn launcher_args(confinement: &Confinement) -> [String; 3] {
+pub(crate) fn launcher_args(confinement: &Confinement, input: ProgramInput) -> [String; 3] {
+    let mode = match input {
+        ProgramInput::Empty => SUPERVISE,
+        ProgramInput::Piped => SUPERVISE_WITH_INPUT,
+    };
     let confinement = serde_json::to_string(confinement).expect("confinement paths are UTF-8");
-    [ARGUMENT.to_owned(), SUPERVISE.to_owned(), confinement]
+    [ARGUMENT.to_owned(), mode.to_owned(), confinement]
+}
+
+/// The explanation at the end of a program's standard error, if a limit ended the program.
+pub(crate) fn limit_note(exit_code: Option<i32>, stderr: &str) -> Option<&str> {
+    let last = stderr.trim_end().lines().next_back()?;
+    last.strip_prefix(LIMIT_NOTE).filter(|_| exit_code == Some(i32::from(LIMIT_REACHED)))
 }

@@ -9,6 +9,7 @@ use axum::http::{HeaderMap, header};
 use bytes::BytesMut;
 use http_body_util::BodyExt;
 use sapwood::SessionId;
+use sapwood::core::nesting::{BODY_NESTING_MAX, nesting};
 use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 
@@ -46,7 +47,9 @@ impl FromRequest<State> for RawJson {
     async fn from_request(request: Request, state: &State) -> Result<Self> {
         check_is_json(request.headers())?;
         let limit = state.settings.body_bytes_max;
-        Ok(Self(read_body(request, "the body", limit).await?))
+        let bytes = read_body(request, "the body", limit).await?;
+        check_nesting(&bytes)?;
+        Ok(Self(bytes))
     }
 }
 
@@ -63,6 +66,7 @@ impl<T: DeserializeOwned + Default> FromRequest<State> for OptionalBody<T> {
             return Ok(Self(T::default()));
         }
         check_is_json(&headers)?;
+        check_nesting(&bytes)?;
         read_object(&bytes).map(Self)
     }
 }
@@ -175,6 +179,18 @@ fn check_is_json(headers: &HeaderMap) -> Result<()> {
         return Ok(());
     }
     Err(Problem::new("input.media_type", "the body must be application/json"))
+}
+
+/// Refuses deep JSON before it is parsed, stored or converted. Some fields are kept as text, and the parser does not count
+/// their levels.
+fn check_nesting(bytes: &[u8]) -> Result<()> {
+    match nesting(bytes) > BODY_NESTING_MAX {
+        true => {
+            let why = format!("the body is nested deeper than {BODY_NESTING_MAX} levels");
+            Err(Problem::new("input.json", why))
+        }
+        false => Ok(()),
+    }
 }
 
 /// Parses a JSON object. Arrays are rejected explicitly because serde also accepts an array of a struct's fields.

@@ -8,6 +8,7 @@
 
 mod admission;
 pub mod auth;
+mod client_stream;
 mod cookie;
 mod download;
 mod extract;
@@ -29,6 +30,7 @@ mod slots;
 mod sniff;
 mod sse;
 mod state;
+mod tracked_body;
 mod turn_start;
 mod upload_quota;
 pub mod wire;

@@ -14,6 +14,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
 use crate::admission::Connection;
+use crate::client_stream::{ClientStream, ConnectionNotes};
 use crate::middleware::{Routes, handle_request};
 use crate::problem::Problem;
 use crate::routes;
@@ -120,11 +121,14 @@ fn serve_connection(stream: TcpStream, routes: Routes, state: &State, connection
     // Nagle's algorithm would delay small frames.
     let _ = stream.set_nodelay(true);
     set_stall_timeout(&stream);
-    let context = (state.clone(), routes, connection.clone());
+    let notes = Arc::new(ConnectionNotes::default());
+    let stream = ClientStream::new(stream, notes.clone());
+    let context = (state.clone(), routes, connection.clone(), notes);
     let service = service_fn(move |request: axum::http::Request<Incoming>| {
-        let (state, routes, connection) = context.clone();
+        let (state, routes, connection, notes) = context.clone();
         async move {
-            Ok::<_, Infallible>(handle_request(&state, &routes, &connection, request.map(Body::new)).await)
+            let request = request.map(Body::new);
+            Ok::<_, Infallible>(handle_request(&state, &routes, &connection, &notes, request).await)
         }
     });
     let served = hyper::server::conn::http1::Builder::new()

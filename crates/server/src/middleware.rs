@@ -20,11 +20,13 @@ use hyper_util::service::TowerToHyperService;
 use sapwood::effects::hook::signature::SIGNATURE_HEADER;
 
 use crate::admission::{Connection, Permit};
+use crate::client_stream::ConnectionNotes;
 use crate::extract::upload_time;
 use crate::problem::{Problem, Result};
 use crate::request_id::RequestId;
 use crate::routes::{self, openai};
 use crate::state::State;
+use crate::tracked_body::TrackedBody;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
@@ -63,12 +65,15 @@ pub async fn handle_request(
     state: &State,
     routes: &Routes,
     connection: &Arc<Connection>,
+    notes: &ConnectionNotes,
     request: Request,
 ) -> Response<PermitBody> {
     let started = Instant::now();
     let id = state.next_request_id();
     let is_openai = routes::is_openai(request.uri().path());
     let (mut permit, admitted) = connection.begin(request.uri().path());
+    let admitted = admitted.and_then(|()| check_framing(notes, &request));
+    let (request, body_end) = TrackedBody::track(request);
     let handled_response = match admitted {
         Ok(()) => handle_with_timeout(state, routes, request, id, &mut permit).await,
         Err(problem) => Err(problem),
@@ -76,7 +81,10 @@ pub async fn handle_request(
     let mut response = handled_response.unwrap_or_else(Problem::into_response);
     if let Some(problem) = response.extensions().get::<Problem>() {
         problem.log(id);
-        if problem.code == "server.full" {
+        if !body_end.is_reached() {
+            notes.expect_unread_body();
+        }
+        if problem.code == "server.full" || !body_end.is_reached() {
             response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
     }
@@ -137,6 +145,14 @@ async fn admit_and_route(
     match routes.call(request).await {
         Ok(response) => Ok(response),
         Err(never) => match never {},
+    }
+}
+
+/// Refuses a request whose end is ambiguous. A proxy might have found another end, and taken the rest for a request.
+fn check_framing(notes: &ConnectionNotes, request: &Request) -> Result<()> {
+    match notes.is_ambiguous(request) {
+        true => Err(Problem::invalid("a request must not have both Content-Length and Transfer-Encoding")),
+        false => Ok(()),
     }
 }
 

@@ -120,8 +120,15 @@ struct Jwk {
 #[derive(Deserialize)]
 struct JwtHeader {
     alg: String,
+    /// Whether the token names extensions that a verifier must understand. This one understands none.
+    #[serde(default, rename = "crit", deserialize_with = "is_present")]
+    has_critical_extensions: bool,
     #[serde(default)]
     kid: Option<String>,
+}
+
+fn is_present<'de, D: serde::Deserializer<'de>>(deserializer: D) -> std::result::Result<bool, D::Error> {
+    serde::de::IgnoredAny::deserialize(deserializer).map(|_| true)
 }
 
 /// A parsed token.
@@ -139,7 +146,8 @@ impl Oidc {
 
     /// Verifies a token. Returns its scope and expiry.
     pub async fn verify(&self, text: &str) -> Result<(Scope, TimestampMs)> {
-        let token = Token::parse(text).ok_or_else(Problem::invalid_credential)?;
+        let token = Token::parse(text).filter(|token| !token.header.has_critical_extensions);
+        let token = token.ok_or_else(Problem::invalid_credential)?;
         let cached = self.cached().clone();
         let is_signed = token.is_signed_by(&cached.keys);
         let is_fresh = cached.since.is_some_and(|since| since.elapsed() < self.config.times.live);

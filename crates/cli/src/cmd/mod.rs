@@ -42,6 +42,7 @@ pub mod new;
 pub mod prune;
 pub mod restore;
 pub mod resume;
+pub mod sandbox;
 pub mod search;
 pub mod send;
 pub mod serve;

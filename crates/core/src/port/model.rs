@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::content::{Json, Part, Reasoning, Text, ToolCall};
 use crate::entry::{Stop, Usage};
+use crate::nesting::{NESTING_MAX, nesting};
 use crate::project::context::Role;
 
 use super::tool::ToolSpec;
@@ -430,10 +431,11 @@ fn durable(block: &Block) -> Option<Part> {
     }
 }
 
-/// Keep invalid JSON as a string. The schema check then refuses the input and reports the reason to the model.
+/// Keep invalid and deeply nested JSON as a string. The schema check then refuses the input and reports the reason to the model.
 fn whole_input(text: &str) -> Json {
     let text = if text.trim().is_empty() { "{}" } else { text };
-    Json::parse(text).unwrap_or_else(|_| Json::from_value(&serde_json::Value::String(text.to_owned())))
+    let parsed = Json::parse(text).ok().filter(|_| nesting(text.as_bytes()) <= NESTING_MAX);
+    parsed.unwrap_or_else(|| Json::from_value(&serde_json::Value::String(text.to_owned())))
 }
 
 fn event_bytes(event: &ReplyEvent) -> usize {

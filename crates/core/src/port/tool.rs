@@ -105,6 +105,9 @@ pub enum McpServer {
         /// Values may be `secret:NAME`.
         #[serde(default)]
         env: BTreeMap<String, String>,
+        /// What the program needs. Without it, the program has what the operator allows to MCP servers.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        sandbox: Option<ServerSandbox>,
     },
     /// A server at an HTTP address.
     Http {
@@ -112,6 +115,56 @@ pub enum McpServer {
         #[serde(default)]
         headers: BTreeMap<String, String>,
     },
+}
+
+/// The part of the operator's rights that the program of an MCP server keeps.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ServerSandbox {
+    /// `false` denies all sockets.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub network: Option<bool>,
+    /// The paths that the program may read besides the system's and the session's files: absolute, or below `~/`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub read: Option<Vec<String>>,
+    /// The paths that it may read and write besides the session's files.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub write: Option<Vec<String>>,
+}
+
+/// Limits that an agent sets for the programs of its tools. A limit above the operator's has no effect.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ProgramLimits {
+    /// Memory of a program and of all processes that it starts, in MiB.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_mb: Option<u64>,
+    /// Number of processes and threads.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub processes: Option<u64>,
+    /// Processor time in seconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu_s: Option<u64>,
+    /// Size of a file that a program writes, in MiB.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub file_mb: Option<u64>,
+    /// Number of open files per process.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub open_files: Option<u64>,
+}
+
+impl ProgramLimits {
+    /// The name of a limit that is zero. No program could run with it.
+    pub fn zero_limit(&self) -> Option<&'static str> {
+        let limits = [
+            ("memory_mb", self.memory_mb),
+            ("processes", self.processes),
+            ("cpu_s", self.cpu_s),
+            ("file_mb", self.file_mb),
+            ("open_files", self.open_files),
+        ];
+        limits.into_iter().find(|(_, limit)| *limit == Some(0)).map(|(name, _)| name)
+    }
 }
 
 /// The rights of a session's tools.
@@ -133,6 +186,8 @@ pub struct ToolGrant {
     pub allowed_hosts: Vec<String>,
     /// The MCP servers by name. All their tools are available.
     pub mcp_servers: BTreeMap<String, McpServer>,
+    /// The agent's limits for programs.
+    pub sandbox: ProgramLimits,
 }
 
 /// One part of a tool's output. Bytes become blobs before they are logged.

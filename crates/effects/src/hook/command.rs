@@ -1,9 +1,10 @@
 //! A hook that runs a program: the event is written to its standard input, and the answer is read from its standard
-//! output. The program has a clean environment and a separate process group. On timeout, or if the caller drops the
-//! call, the whole group is killed. The program is not sandboxed, because the operator chose it.
+//! output. The program has a clean environment. When it ends, on timeout, or if the caller drops the call, all processes
+//! that it started are killed, or only its process group if there is no launcher. The program keeps the rights of Sapwood,
+//! because the operator chose it, within resource limits.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use async_trait::async_trait;
@@ -12,6 +13,8 @@ use sapwood_core::port::hook::{ANSWER_BYTES_MAX, Hook, HookAnswer, HookError, Ho
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, ChildStdin, Command};
 
+use crate::sandbox::limits::{Profile, ResourceLimits};
+use crate::sandbox::{Confinement, FileRights, Launcher, Network, ProgramInput, launcher_args, limit_note};
 use crate::secret::Secret;
 use crate::tool::process::find_program;
 
@@ -29,6 +32,8 @@ pub struct CommandHook {
     argv: Vec<String>,
     directory: PathBuf,
     env: BTreeMap<String, Secret>,
+    launcher: Launcher,
+    confinement: Confinement,
 }
 
 impl CommandHook {
@@ -41,7 +46,16 @@ impl CommandHook {
         if argv.first().is_none_or(|program| program.is_empty()) {
             return Err(HookError::Failed { why: "the command is empty".to_owned() });
         }
-        Ok(Self { argv, directory: directory.into(), env })
+        let confinement =
+            Confinement { profile: Profile::Hook, ..Confinement::new(FileRights::Unconfined, Network::Open) };
+        Ok(Self { argv, directory: directory.into(), env, launcher: Launcher::None, confinement })
+    }
+
+    /// Start the program with a launcher, within these limits.
+    pub fn with_limits(mut self, launcher: Launcher, limits: ResourceLimits, cgroups: Vec<PathBuf>) -> Self {
+        self.launcher = launcher;
+        self.confinement = Confinement { limits, cgroups, ..self.confinement };
+        self
     }
 
     /// Remove the values of the program's environment from its error output, which is logged.
@@ -50,12 +64,23 @@ impl CommandHook {
         values.fold(text.to_owned(), |text, value| text.replace(value, "[secret]"))
     }
 
+    fn command(&self, program: &Path) -> Command {
+        match &self.launcher {
+            Launcher::Binary(binary) => {
+                let mut command = Command::new(binary);
+                command.args(launcher_args(&self.confinement, ProgramInput::Piped)).arg(program);
+                command
+            }
+            Launcher::None => Command::new(program),
+        }
+    }
+
     fn spawn(&self, depth: u8) -> Result<Child, HookError> {
         let path = std::env::var("PATH").unwrap_or_default();
         let program = find_program(&self.argv[0], &path, &self.directory);
         let program = program.ok_or_else(|| failed(format!("no program {:.200}", self.argv[0])))?;
         let passed = PASSED_VARIABLES.iter().filter_map(|name| Some((*name, std::env::var_os(name)?)));
-        Command::new(program)
+        self.command(&program)
             .args(&self.argv[1..])
             .env_clear()
             .envs(passed)
@@ -80,7 +105,7 @@ impl Hook for CommandHook {
     async fn call(&self, event: &HookEvent) -> Result<HookAnswer, HookError> {
         let event_json = serde_json::to_vec(event).map_err(|error| failed(error.to_string()))?;
         let mut child = self.spawn(event.depth)?;
-        let group = ProcessGroup::of(&child);
+        let group = (self.launcher == Launcher::None).then(|| ProcessGroup::of(&child));
         let (stdin, out, err) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let waited = async {
             let status = child.wait().await;
@@ -91,13 +116,16 @@ impl Hook for CommandHook {
         let ((), stdout, stderr, status) = tokio::join!(
             write_event(stdin, &event_json),
             read_some(out, ANSWER_BYTES_MAX + 1),
-            read_some(err, STDERR_BYTES_MAX),
+            read_end(err, STDERR_BYTES_MAX),
             waited,
         );
         let status = status.map_err(|error| failed(error.to_string()))?;
         if !status.success() {
             let message = self.without_secrets(&String::from_utf8_lossy(&stderr));
-            return Err(failed(format!("the program exited with {status}: {}", message.trim())));
+            return Err(failed(match limit_note(status.code(), &message) {
+                Some(note) => format!("the program was stopped: {note}"),
+                None => format!("the program exited with {status}: {}", message.trim()),
+            }));
         }
         HookAnswer::read(&stdout)
     }
@@ -130,7 +158,20 @@ async fn read_some(stream: Option<impl AsyncRead + Unpin>, bytes_max: usize) -> 
     start
 }
 
-/// The process group of the program. Killed on drop.
+/// Read a stream and keep its end, which usually tells why a program failed.
+async fn read_end(stream: Option<impl AsyncRead + Unpin>, bytes_max: usize) -> Vec<u8> {
+    let mut end = Vec::new();
+    let Some(mut stream) = stream else { return end };
+    let mut buffer = vec![0; 8 << 10];
+    while let Ok(bytes @ 1..) = stream.read(&mut buffer).await {
+        end.extend_from_slice(&buffer[..bytes]);
+        let surplus = end.len().saturating_sub(bytes_max);
+        end.drain(..surplus);
+    }
+    end
+}
+
+/// The process group of a program without a launcher. Killed on drop.
 struct ProcessGroup(Option<Pid>);
 
 impl ProcessGroup {

@@ -31,6 +31,13 @@ impl Drop for DropSignal {
     }
 }
 
+/// Run work on a blocking thread, without a deadline. The caller limits the work.
+pub async fn on_blocking_thread<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, String> {
+    tokio::task::spawn_blocking(work).await.map_err(|error| format!("the tool panicked: {error}"))
+}
+
 pub async fn run_blocking(work: impl FnOnce(&StopSignal) -> ToolOutput + Send + 'static) -> ToolOutput {
     let caller = DropSignal(Arc::default());
     let stop = StopSignal { deadline: Instant::now() + FILE_WORK_MAX, is_dropped: caller.0.clone() };

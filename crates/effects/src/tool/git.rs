@@ -15,7 +15,9 @@ use async_trait::async_trait;
 use sapwood_core::port::tool::{FsScope, Replay, ToolOutput, ToolSpec, Touch};
 use serde_json::{Value, json};
 
+use super::blocking::on_blocking_thread;
 use super::files::protected;
+use super::files::root::Root;
 use super::process::{Program, ProgramEnd, ProgramResult, find_program, run};
 use super::workspace::ToolWorkspace;
 use super::{Tool, spec, text_field};
@@ -26,6 +28,12 @@ const TIME_MAX: Duration = Duration::from_secs(60);
 /// Maximum length of a commit message, in characters, and maximum number of paths.
 const MESSAGE_CHARS_MAX: usize = 16_000;
 const PATHS_MAX: usize = 500;
+/// Number of bytes kept from the beginning and from the end of git's output, which may list many files.
+const KEPT_BYTES: usize = 4 << 20;
+/// Maximum length of a result, in characters.
+const RESULT_CHARS_MAX: usize = 256 << 10;
+/// Maximum number of files that are left out by name.
+const LEFT_OUT_MAX: usize = 200;
 /// Maximum size of a `.git` file and similar files that contain one path.
 const LINK_BYTES_MAX: u64 = 8 << 10;
 
@@ -154,6 +162,7 @@ impl Git {
             confinement: self.confinement(directories, access),
             directory,
             time_max: TIME_MAX,
+            kept_bytes: KEPT_BYTES,
         };
         run(&workspace.launcher, &program).await.map_err(|why| format!("failed to start git: {why}"))
     }
@@ -214,18 +223,41 @@ impl Git {
         paths: &[&str],
         empty_note: &str,
     ) -> Result<ToolOutput, String> {
-        let pathspecs = self.pathspecs(paths)?;
+        let mut pathspecs = self.pathspecs(paths)?;
         let config = self.read_config().await?;
+        let left_out = self.find_protected_names(&config, &pathspecs).await?;
+        pathspecs.extend(left_out.iter().map(|path| exclusion(path)));
         let args: Vec<&str> =
             args.iter().copied().chain(["--"]).chain(pathspecs.iter().map(String::as_str)).collect();
         let text = succeeded(&self.run(&config, &args, RepositoryAccess::Read).await?)?;
         Ok(ToolOutput::text(if text.is_empty() { format!("[{empty_note}]") } else { text }))
     }
 
+    /// Changed files with an ordinary name that are protected files, by their identity: hard links and bind mounts.
+    async fn find_protected_names(
+        &self,
+        config: &GitConfig,
+        pathspecs: &[String],
+    ) -> Result<Vec<String>, String> {
+        if self.0.root.scope() != FsScope::Project {
+            return Ok(Vec::new());
+        }
+        let pathspecs = pathspecs.iter().map(String::as_str);
+        let args: Vec<&str> = LIST_CHANGED.iter().copied().chain(pathspecs).collect();
+        let listed = self.run(config, &args, RepositoryAccess::Read).await?;
+        succeeded(&listed)?;
+        let too_many = || "too many files have changed to check them: name some of them in paths".to_owned();
+        let changed = changed_paths(&listed.stdout.complete().ok_or_else(too_many)?);
+        let root = self.0.root.clone();
+        on_blocking_thread(move || protected_among(&root, changed)).await?
+    }
+
     async fn commit(&self, message: &str, paths: &[&str]) -> Result<ToolOutput, String> {
-        let pathspecs = self.pathspecs(paths)?;
+        let mut pathspecs = self.pathspecs(paths)?;
         let config = self.read_config().await?;
         self.check_filters(&config).await?;
+        let left_out = self.find_protected_names(&config, &pathspecs).await?;
+        pathspecs.extend(left_out.iter().map(|path| exclusion(path)));
         let with_pathspecs = |before: &[&str]| -> Vec<String> {
             before.iter().map(|arg| (*arg).to_owned()).chain(pathspecs.iter().cloned()).collect()
         };
@@ -243,7 +275,11 @@ impl Git {
             "--",
         ]);
         let commit: Vec<&str> = commit.iter().map(String::as_str).collect();
-        succeeded(&self.run(&config, &commit, RepositoryAccess::Write).await?).map(ToolOutput::text)
+        let mut text = succeeded(&self.run(&config, &commit, RepositoryAccess::Write).await?)?;
+        for path in left_out {
+            text += &format!("[{path} is left out: it is another name of a protected file]\n");
+        }
+        Ok(ToolOutput::text(text))
     }
 
     /// Refuse a repository with filters, and changed files of Git LFS. Filters are disabled here, so the files would be
@@ -264,13 +300,59 @@ impl Git {
     }
 }
 
+/// Lists all changed, staged and new files, each as two letters, a space and the path.
+const LIST_CHANGED: &[&str] = &[
+    "status",
+    "--porcelain=v1",
+    "-z",
+    "--untracked-files=all",
+    "--no-renames",
+    "--ignore-submodules=dirty",
+    "--",
+];
+
+fn changed_paths(listed: &[u8]) -> Vec<PathBuf> {
+    use std::os::unix::ffi::OsStrExt;
+    let paths = listed.split(|byte| *byte == 0).filter_map(|line| line.get(3..));
+    paths.map(|path| PathBuf::from(std::ffi::OsStr::from_bytes(path))).collect()
+}
+
+/// The files among these that are other names of protected files, or may be.
+fn protected_among(root: &Root, changed: Vec<PathBuf>) -> Result<Vec<String>, String> {
+    let reader = root.reader();
+    let mut found = Vec::new();
+    for path in changed.iter().filter(|path| reader.check_identity(path).is_err()) {
+        // A path that is not text cannot be passed on, so git could not leave it out.
+        let text =
+            path.to_str().ok_or_else(|| format!("{} is another name of a protected file", path.display()))?;
+        found.push(text.to_owned());
+    }
+    match found.len() > LEFT_OUT_MAX {
+        true => Err(format!("{} files are other names of protected files: commit manually", found.len())),
+        false => Ok(found),
+    }
+}
+
+fn exclusion(path: &str) -> String {
+    format!(":(top,exclude,literal){path}")
+}
+
 fn succeeded(finished: &ProgramResult) -> Result<String, String> {
-    match finished.end {
-        ProgramEnd::Exited(0) => Ok(finished.stdout.text()),
+    match &finished.end {
+        ProgramEnd::Exited(0) => Ok(truncated(finished.stdout.text())),
         ProgramEnd::TimedOut => Err(format!("git was killed after {} s", TIME_MAX.as_secs())),
+        ProgramEnd::LimitReached(note) => Err(format!("git was stopped: {note}")),
         ProgramEnd::Exited(_) | ProgramEnd::Killed => {
             Err(format!("{}{}", finished.stdout.text(), finished.stderr.text()))
         }
+    }
+}
+
+/// The beginning of a long text, with a note.
+fn truncated(text: String) -> String {
+    match text.char_indices().nth(RESULT_CHARS_MAX) {
+        Some((end, _)) => format!("{}\n[… {} bytes omitted …]", &text[..end], text.len() - end),
+        None => text,
     }
 }
 

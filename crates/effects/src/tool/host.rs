@@ -16,13 +16,14 @@ use super::files::root::Root;
 use super::files::{EditFile, ListDirectory, ReadFile, WriteFile};
 use super::git::{GitCommit, GitDiff, GitStatus};
 use super::http::{HTTP_REQUEST, HttpRequest};
-use super::mcp::{McpLimits, open_mcp_tools};
+use super::mcp::{McpLimits, McpProfile, McpPrograms, open_mcp_tools};
 use super::schema::InputSchema;
 use super::search::{FindFiles, SearchText};
 pub use super::workspace::GitAuthor;
 use super::workspace::ToolWorkspace;
 use super::{Tool, ToolSource};
 use crate::egress::{AllowedHosts, Egress, EgressLimits};
+use crate::sandbox::limits::ResourceLimits;
 use crate::sandbox::{Launcher, Network};
 use crate::secret::Secrets;
 
@@ -70,6 +71,12 @@ pub struct Settings {
     pub readable: Vec<PathBuf>,
     /// Network access of programs in the `sandboxed` and `project` scopes. Always open in `full`.
     pub network: Network,
+    /// Limits of each command, with all processes that it starts.
+    pub limits: ResourceLimits,
+    /// What programs of MCP servers may use.
+    pub mcp_profile: McpProfile,
+    /// Directories for control groups that the operator has delegated to Sapwood.
+    pub cgroups: Vec<PathBuf>,
     /// Author of commits in repositories that configure no author.
     pub git_author: GitAuthor,
     /// The values for `secret:NAME`, redacted from every output (I12).
@@ -89,6 +96,9 @@ impl Settings {
             env: BTreeMap::new(),
             readable: Vec::new(),
             network: Network::Denied,
+            limits: ResourceLimits::default(),
+            mcp_profile: McpProfile::default(),
+            cgroups: Vec::new(),
             git_author: GitAuthor { name: "Sapwood".to_owned(), address: "sapwood@localhost".to_owned() },
             secrets: Arc::default(),
             egress_limits: EgressLimits::default(),
@@ -147,6 +157,8 @@ impl Host {
             extra_env: settings.env.clone(),
             readable: settings.readable.clone(),
             network: settings.network,
+            limits: settings.limits.narrowed(&grant.sandbox),
+            cgroups: settings.cgroups.clone(),
             git_author: settings.git_author.clone(),
         })
     }
@@ -178,7 +190,11 @@ impl Host {
     }
 
     /// `http_request` if granted, and every tool of the granted MCP servers.
-    async fn open_network_tools(&self, grant: &ToolGrant) -> Result<Vec<Arc<dyn Tool>>, ToolError> {
+    async fn open_network_tools(
+        &self,
+        grant: &ToolGrant,
+        workspace: &ToolWorkspace,
+    ) -> Result<Vec<Arc<dyn Tool>>, ToolError> {
         let has_http_request = grant.tools.iter().any(|name| name == HTTP_REQUEST);
         if !has_http_request && grant.mcp_servers.is_empty() {
             return Ok(Vec::new());
@@ -187,7 +203,8 @@ impl Host {
         let invalid = |why: String| ToolError::Invalid { what: "allowed_hosts".to_owned(), why };
         let hosts = AllowedHosts::parse(&grant.allowed_hosts).map_err(|why| invalid(why.to_string()))?;
         let egress = Egress::new(hosts, *egress_limits).map_err(|why| invalid(why.to_string()))?;
-        let mut tools = open_mcp_tools(grant, &egress, secrets, *mcp_limits).await?;
+        let programs = Arc::new(McpPrograms::new(&self.settings.mcp_profile, grant, workspace));
+        let mut tools = open_mcp_tools(grant, &egress, secrets, *mcp_limits, &programs).await?;
         if has_http_request {
             tools.push(Arc::new(HttpRequest::new(egress, secrets.clone())));
         }
@@ -201,7 +218,7 @@ impl Host {
         for name in EFFECT_TOOLS.iter().filter(|name| grant.tools.iter().any(|granted| granted == *name)) {
             tools.extend(self.create_tool(name, grant, &workspace)?);
         }
-        tools.extend(self.open_network_tools(grant).await?);
+        tools.extend(self.open_network_tools(grant, &workspace).await?);
         for source in &self.settings.sources {
             tools.extend(source.open(grant).await?);
         }

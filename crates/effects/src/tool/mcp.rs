@@ -1,9 +1,10 @@
 //! Tools of the MCP servers in an agent's configuration. A server's tools are listed when the toolbox is opened and do
 //! not change after that, even if the server announces changes. HTTP servers are called through the session's
-//! [`Egress`]. Server programs run with a clean environment in a separate process group.
+//! [`Egress`]. Server programs run with a clean environment in the sandbox.
 
 mod child;
 mod http;
+mod programs;
 mod result;
 mod server;
 
@@ -19,6 +20,7 @@ use serde_json::Value;
 use super::Tool;
 use crate::egress::Egress;
 use crate::secret::Secrets;
+pub use programs::{McpFiles, McpProfile, McpPrograms};
 use server::ServerHandle;
 
 /// Maximum number of servers per agent, and of tools per server.
@@ -53,14 +55,14 @@ pub async fn open_mcp_tools(
     egress: &Egress,
     secrets: &Arc<Secrets>,
     limits: McpLimits,
+    programs: &Arc<McpPrograms>,
 ) -> Result<Vec<Arc<dyn Tool>>, ToolError> {
     if grant.mcp_servers.len() > SERVERS_MAX {
         let why = format!("{} servers exceed the limit of {SERVERS_MAX}", grant.mcp_servers.len());
         return Err(ToolError::Invalid { what: "mcp_servers".to_owned(), why });
     }
-    let open = |(name, config): (&String, _)| {
-        ServerHandle::new(name, config, grant.cwd.as_deref(), egress, secrets, limits)
-    };
+    let open =
+        |(name, config): (&String, _)| ServerHandle::new(name, config, programs, egress, secrets, limits);
     let servers: Vec<Arc<ServerHandle>> = grant.mcp_servers.iter().map(open).map(Arc::new).collect();
     let listed = futures_util::future::join_all(servers.iter().map(|server| server.list_tools())).await;
     let (mut tools, mut names): (Vec<Arc<dyn Tool>>, _) = (Vec::new(), BTreeSet::new());

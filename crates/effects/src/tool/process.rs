@@ -5,17 +5,17 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{ExitStatus, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal};
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::{Child, ChildStdin, Command};
 
-use crate::sandbox::{Confinement, Launcher, launcher_args};
+use crate::sandbox::{Confinement, Launcher, ProgramInput, launcher_args, limit_note};
 
-/// Number of bytes kept from the beginning and from the end of each stream.
-const KEPT_BYTES: usize = 128 << 10;
+/// Number of bytes usually kept from the beginning and from the end of each stream.
+pub const KEPT_BYTES: usize = 128 << 10;
 /// Maximum length of a stream. Longer streams are closed, which ends most programs.
 const STREAM_BYTES_MAX: u64 = 256 << 20;
 /// Time for the launcher to kill its processes before it is killed itself.
@@ -29,6 +29,8 @@ pub struct Program {
     pub env: BTreeMap<String, String>,
     pub confinement: Confinement,
     pub time_max: Duration,
+    /// Number of bytes kept from the beginning and from the end of each stream.
+    pub kept_bytes: usize,
 }
 
 pub struct ProgramResult {
@@ -38,29 +40,41 @@ pub struct ProgramResult {
     pub took: Duration,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ProgramEnd {
     Exited(i32),
     Killed,
     TimedOut,
+    /// The supervisor stopped the program at a limit, and explains it.
+    LimitReached(String),
 }
 
 /// The beginning and the end of a stream.
-#[derive(Default)]
 pub struct CapturedOutput {
+    kept_bytes: usize,
     head: Vec<u8>,
     tail: VecDeque<u8>,
     bytes: u64,
 }
 
 impl CapturedOutput {
+    fn new(kept_bytes: usize) -> Self {
+        Self { kept_bytes, head: Vec::new(), tail: VecDeque::new(), bytes: 0 }
+    }
+
     fn push(&mut self, chunk: &[u8]) {
         self.bytes += chunk.len() as u64;
-        let (first, rest) = chunk.split_at(chunk.len().min(KEPT_BYTES - self.head.len()));
+        let (first, rest) = chunk.split_at(chunk.len().min(self.kept_bytes - self.head.len()));
         self.head.extend_from_slice(first);
         self.tail.extend(rest);
-        let over = self.tail.len().saturating_sub(KEPT_BYTES);
+        let over = self.tail.len().saturating_sub(self.kept_bytes);
         self.tail.drain(..over);
+    }
+
+    /// All bytes of the stream, or `None` if some were omitted.
+    pub fn complete(&self) -> Option<Vec<u8>> {
+        let is_complete = self.bytes == (self.head.len() + self.tail.len()) as u64;
+        is_complete.then(|| self.head.iter().chain(&self.tail).copied().collect())
     }
 
     pub fn text(&self) -> String {
@@ -90,7 +104,8 @@ pub async fn run(launcher: &Launcher, program: &Program) -> io::Result<ProgramRe
     let began = Instant::now();
     let mut child = spawn(launcher, program)?;
     let mut lifeline = Lifeline::of(&mut child, launcher);
-    let (mut stdout, mut stderr) = (CapturedOutput::default(), CapturedOutput::default());
+    let captured = || CapturedOutput::new(program.kept_bytes);
+    let (mut stdout, mut stderr) = (captured(), captured());
     let (out, err) = (child.stdout.take(), child.stderr.take());
     let unsupervised = lifeline.group.filter(|_| !lifeline.is_supervised);
     let end = {
@@ -106,7 +121,7 @@ pub async fn run(launcher: &Launcher, program: &Program) -> io::Result<ProgramRe
         };
         tokio::pin!(work);
         match tokio::time::timeout(program.time_max, &mut work).await {
-            Ok(status) => end_of(status?),
+            Ok(status) => status?.code().map_or(ProgramEnd::Killed, ProgramEnd::Exited),
             Err(_) => {
                 lifeline.close();
                 if tokio::time::timeout(GRACE, &mut work).await.is_err() {
@@ -117,18 +132,26 @@ pub async fn run(launcher: &Launcher, program: &Program) -> io::Result<ProgramRe
         }
     };
     lifeline.disarm();
+    let end = with_reached_limit(end, &stderr.text());
     Ok(ProgramResult { end, stdout, stderr, took: began.elapsed() })
 }
 
-fn end_of(status: ExitStatus) -> ProgramEnd {
-    status.code().map_or(ProgramEnd::Killed, ProgramEnd::Exited)
+fn with_reached_limit(end: ProgramEnd, stderr: &str) -> ProgramEnd {
+    match end {
+        ProgramEnd::Exited(code) => match limit_note(Some(code), stderr) {
+            Some(note) => ProgramEnd::LimitReached(note.to_owned()),
+            None => ProgramEnd::Exited(code),
+        },
+        end => end,
+    }
 }
 
 fn spawn(launcher: &Launcher, program: &Program) -> io::Result<Child> {
     let mut command = match launcher {
         Launcher::Binary(binary) => {
             let mut command = Command::new(binary);
-            command.args(launcher_args(&program.confinement)).arg(&program.path).stdin(Stdio::piped());
+            command.args(launcher_args(&program.confinement, ProgramInput::Empty)).arg(&program.path);
+            command.stdin(Stdio::piped());
             command
         }
         Launcher::None => {

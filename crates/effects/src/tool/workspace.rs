@@ -7,6 +7,7 @@ use std::sync::Arc;
 use sapwood_core::port::tool::FsScope;
 
 use super::files::root::Root;
+use crate::sandbox::limits::{Profile, ResourceLimits};
 use crate::sandbox::{Confinement, FileRights, Launcher, Network};
 
 /// Files that every confined program may read: the system's programs and the files they need to start.
@@ -60,6 +61,8 @@ pub struct ToolWorkspace {
     pub(super) extra_env: BTreeMap<String, String>,
     pub(super) readable: Vec<PathBuf>,
     pub(super) network: Network,
+    pub(super) limits: ResourceLimits,
+    pub(super) cgroups: Vec<PathBuf>,
     pub(super) git_author: GitAuthor,
 }
 
@@ -84,11 +87,11 @@ impl ToolWorkspace {
     /// The rights of a command: unrestricted in scope `full`, else limited to the session's files.
     pub(super) fn confinement(&self) -> Confinement {
         match self.root.scope() {
-            FsScope::Full => Confinement { files: FileRights::Open, network: Network::Open },
+            FsScope::Full => self.confine(FileRights::Open, Network::Open),
             FsScope::Sandboxed | FsScope::Project => {
                 let write = vec![self.root.path().to_owned(), self.home.clone()];
                 let files = FileRights::Confined { read: self.readable_files(), write };
-                Confinement { files, network: self.network }
+                self.confine(files, self.network)
             }
         }
     }
@@ -97,12 +100,20 @@ impl ToolWorkspace {
     pub(super) fn reading_confinement(&self) -> Confinement {
         let mut read = self.readable_files();
         read.push(self.root.path().to_owned());
-        Confinement { files: FileRights::Confined { read, write: Vec::new() }, network: Network::Denied }
+        self.confine(FileRights::Confined { read, write: Vec::new() }, Network::Denied)
+    }
+
+    fn confine(&self, files: FileRights, network: Network) -> Confinement {
+        let (limits, cgroups) = (self.limits, self.cgroups.clone());
+        Confinement { files, network, profile: Profile::Command, limits, cgroups }
     }
 
     fn readable_files(&self) -> Vec<PathBuf> {
-        let programs = std::env::split_paths(&self.search_path);
-        let system = SYSTEM_FILES.iter().map(PathBuf::from);
-        system.chain(programs).chain(self.readable.clone()).collect()
+        system_files(&self.search_path).chain(self.readable.clone()).collect()
     }
+}
+
+/// The system's files, and the directories of a search path.
+pub(super) fn system_files(search_path: &str) -> impl Iterator<Item = PathBuf> {
+    SYSTEM_FILES.iter().map(PathBuf::from).chain(std::env::split_paths(search_path))
 }

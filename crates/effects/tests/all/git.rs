@@ -133,3 +133,47 @@ async fn outside_of_a_repository_git_reports_an_error() {
     let toolbox = harness.open(FsScope::Project, &[]).await;
     assert!(toolbox.fails("git_status", json!({})).await.contains("not the top of a git repository"));
 }
+
+#[tokio::test]
+async fn another_name_of_a_protected_file_is_neither_shown_nor_committed() {
+    let harness = repository();
+    let project = harness.project();
+    let secret = harness.put(".env", "canary-one\n");
+    std::fs::create_dir(project.join("sub")).unwrap();
+    std::fs::hard_link(&secret, project.join("sub/notes.txt")).unwrap();
+    std::fs::hard_link(&secret, project.join("staged.txt")).unwrap();
+    // The user staged this name before. It is a change, although it equals the index.
+    git(&project, &["add", "staged.txt"]);
+    harness.put("b.txt", "b\n");
+    std::fs::hard_link(project.join("b.txt"), project.join("c.txt")).unwrap();
+    let toolbox = harness.open(FsScope::Project, &[]).await;
+    assert_eq!(toolbox.succeeds("git_status", json!({})).await, "## main\n?? b.txt\n?? c.txt\n");
+    let staged = toolbox.succeeds("git_diff", json!({"staged": true})).await;
+    assert!(!staged.contains("canary"), "{staged}");
+    let text = toolbox.succeeds("git_commit", json!({"message": "m"})).await;
+    assert!(text.contains("sub/notes.txt is left out"), "{text}");
+    assert_eq!(git(&project, &["show", "--name-only", "--format="]), "b.txt\nc.txt\n");
+    let everything = git(&project, &["log", "-p", "--all"]);
+    assert!(!everything.contains("canary"), "{everything}");
+    // A named path is refused as well, and a later change of the protected file is not shown.
+    toolbox.fails("git_commit", json!({"message": "m", "paths": ["sub/notes.txt"]})).await;
+    git(&project, &["commit", "-qm", "by the user", "staged.txt"]);
+    std::fs::write(&secret, "canary-two\n").unwrap();
+    assert_eq!(toolbox.succeeds("git_diff", json!({})).await, "[no differences]");
+}
+
+#[tokio::test]
+async fn a_list_of_many_changed_files_is_checked_completely() {
+    let harness = repository();
+    let project = harness.project();
+    let secret = harness.put(".env", "canary\n");
+    // The list is longer than the part of an output that commands keep, and the link is in its middle.
+    for number in 0..3_000 {
+        harness.put(&format!("{}/{number:05}", "d".repeat(200)), "x");
+    }
+    std::fs::hard_link(&secret, project.join("d".repeat(200)).join("01500-link")).unwrap();
+    let toolbox = harness.open(FsScope::Project, &[]).await;
+    let text = toolbox.succeeds("git_commit", json!({"message": "m"})).await;
+    assert!(text.contains("01500-link is left out"), "{}", text.len());
+    assert!(!git(&project, &["ls-files"]).contains("link"));
+}

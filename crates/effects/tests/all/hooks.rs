@@ -9,6 +9,8 @@ use sapwood_core::port::hook::{ANSWER_BYTES_MAX, Hook, HookError, HookEvent, Hoo
 use sapwood_core::scope::Principal;
 use sapwood_effects::hook::signature::verify;
 use sapwood_effects::hook::{CommandHook, HttpHook};
+use sapwood_effects::sandbox::Launcher;
+use sapwood_effects::sandbox::limits::ResourceLimits;
 use sapwood_effects::secret::Secret;
 use serde_json::{Value, json};
 
@@ -164,4 +166,54 @@ async fn an_error_status_or_an_oversized_answer_is_a_failure() {
         let error = hook.unwrap().call(&event()).await.unwrap_err().to_string();
         assert!(error.contains(why), "{path}: {error}");
     }
+}
+
+fn limited_shell(script: &str, dir: &Path, limits: ResourceLimits) -> CommandHook {
+    let launcher = Launcher::Binary(env!("CARGO_BIN_EXE_sapwood-launcher").into());
+    shell(script, dir, &[]).with_limits(launcher, limits, Vec::new())
+}
+
+#[tokio::test]
+async fn a_hook_with_a_launcher_answers_and_leaves_no_process() {
+    let dir = tempfile::tempdir().unwrap();
+    let script =
+        r#"cat > event.json; setsid sleep 600 & echo $! > pid; echo '{"verdict": "refuse", "reason": "no"}'"#;
+    let hook = limited_shell(script, dir.path(), ResourceLimits::default());
+    let answer = hook.call(&event()).await.unwrap();
+    assert_eq!(answer.verdict, Verdict::Refuse { reason: "no".into() });
+    assert!(std::fs::read_to_string(dir.path().join("event.json")).unwrap().contains("before_tool"));
+    let pid = std::fs::read_to_string(dir.path().join("pid")).unwrap();
+    let command_line = std::fs::read(format!("/proc/{}/cmdline", pid.trim())).unwrap_or_default();
+    assert!(command_line.is_empty(), "{}", String::from_utf8_lossy(&command_line));
+}
+
+#[tokio::test]
+async fn a_dropped_call_ends_a_hook_that_detached_itself() {
+    let dir = tempfile::tempdir().unwrap();
+    let hook =
+        limited_shell("setsid sleep 600 & echo $! > pid; sleep 600", dir.path(), ResourceLimits::default());
+    let pid_file = dir.path().join("pid");
+    let has_started = async {
+        while std::fs::read_to_string(&pid_file).unwrap_or_default().is_empty() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let event = event();
+    tokio::select! {
+        answer = hook.call(&event) => panic!("the hook ended: {answer:?}"),
+        () = has_started => {}
+    }
+    let pid = std::fs::read_to_string(&pid_file).unwrap();
+    while std::fs::read(format!("/proc/{}/cmdline", pid.trim())).is_ok_and(|line| !line.is_empty()) {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_hook_that_reaches_a_limit_fails_with_the_limit_and_its_setting() {
+    let dir = tempfile::tempdir().unwrap();
+    let limits = ResourceLimits { processes_max: 20, ..ResourceLimits::default() };
+    let hook = limited_shell("for i in $(seq 60); do sleep 600 & done; wait", dir.path(), limits);
+    let error = hook.call(&event()).await.unwrap_err().to_string();
+    assert!(error.contains("20 processes") && error.contains("[sandbox.hook]"), "{error}");
 }

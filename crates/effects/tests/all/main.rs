@@ -13,6 +13,7 @@ mod harness;
 mod hooks;
 mod host;
 mod http_request;
+mod limits;
 mod mcp;
 mod models;
 mod secrets;

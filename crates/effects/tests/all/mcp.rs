@@ -11,12 +11,15 @@ use rmcp::transport::streamable_http_server::session::local::LocalSessionManager
 use rmcp::transport::{StreamableHttpServerConfig, StreamableHttpService};
 use sapwood_core::id::{SessionId, TenantId};
 use sapwood_core::port::tool::{
-    FsScope, McpServer, OutputPart, Replay, ToolError, ToolGrant, ToolOutput, Touch,
+    FsScope, McpServer, OutputPart, ProgramLimits, Replay, ServerSandbox, ToolError, ToolGrant, ToolOutput,
+    Touch,
 };
 use sapwood_effects::egress::{AllowedHosts, Egress};
+use sapwood_effects::sandbox::Launcher;
+use sapwood_effects::sandbox::limits::{MIB, ResourceLimits};
 use sapwood_effects::secret::Secrets;
 use sapwood_effects::tool::Tool;
-use sapwood_effects::tool::mcp::{McpLimits, open_mcp_tools};
+use sapwood_effects::tool::mcp::{McpLimits, McpProfile, McpPrograms, open_mcp_tools};
 use serde_json::json;
 
 use crate::harness::{FixedResolver, LIMITS, SERVER, listen, text_of};
@@ -36,7 +39,7 @@ fn stub_program() -> String {
 
 pub fn stdio(env: &[(&str, &str)]) -> McpServer {
     let env = env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-    McpServer::Stdio { command: stub_program(), args: vec![], env }
+    McpServer::Stdio { command: stub_program(), args: vec![], env, sandbox: None }
 }
 
 fn grant(servers: &[(&str, McpServer)]) -> ToolGrant {
@@ -49,6 +52,7 @@ fn grant(servers: &[(&str, McpServer)]) -> ToolGrant {
         allowed_commands: vec![],
         allowed_hosts: vec![],
         mcp_servers: servers.iter().map(|(name, server)| ((*name).to_owned(), server.clone())).collect(),
+        sandbox: ProgramLimits::default(),
     }
 }
 
@@ -56,12 +60,23 @@ fn secrets() -> Arc<Secrets> {
     Arc::new(Secrets::from_variables([("SAPWOOD_SECRET_CANARY".to_owned(), CANARY.to_owned())]))
 }
 
+/// Programs in the sandbox, in the system's temporary directory.
+fn programs_with(profile: McpProfile) -> Arc<McpPrograms> {
+    let directory = std::env::temp_dir();
+    let launcher = Launcher::Binary(env!("CARGO_BIN_EXE_sapwood-launcher").into());
+    Arc::new(McpPrograms { launcher, profile, cgroups: Vec::new(), home: directory.clone(), directory })
+}
+
+fn programs() -> Arc<McpPrograms> {
+    programs_with(McpProfile::default())
+}
+
 fn no_egress() -> Egress {
     Egress::new(AllowedHosts::default(), LIMITS).unwrap()
 }
 
 async fn open(servers: &[(&str, McpServer)], egress: &Egress) -> Result<Vec<Arc<dyn Tool>>, ToolError> {
-    open_mcp_tools(&grant(servers), egress, &secrets(), NORMAL_LIMITS).await
+    open_mcp_tools(&grant(servers), egress, &secrets(), NORMAL_LIMITS, &programs()).await
 }
 
 async fn open_stub() -> Vec<Arc<dyn Tool>> {
@@ -69,7 +84,8 @@ async fn open_stub() -> Vec<Arc<dyn Tool>> {
 }
 
 async fn open_with_short_timeout() -> Vec<Arc<dyn Tool>> {
-    open_mcp_tools(&grant(&[("stub", stdio(&[]))]), &no_egress(), &secrets(), SHORT_LIMITS).await.unwrap()
+    let grant = grant(&[("stub", stdio(&[]))]);
+    open_mcp_tools(&grant, &no_egress(), &secrets(), SHORT_LIMITS, &programs()).await.unwrap()
 }
 
 async fn call(tools: &[Arc<dyn Tool>], name: &str, text: &str) -> ToolOutput {
@@ -96,7 +112,7 @@ async fn exits(pid: &str) -> bool {
 async fn a_programs_tools_are_listed_and_called() {
     let tools = open_stub().await;
     let specs: BTreeMap<String, _> = tools.iter().map(|tool| (tool.spec().name, tool.spec())).collect();
-    assert_eq!(specs.len(), 10);
+    assert_eq!(specs.len(), 14);
     assert_eq!((specs["mcp__stub__echo"].touch, specs["mcp__stub__die"].touch), (Touch::Reads, Touch::Acts));
     assert!(specs.values().all(|spec| spec.replay == Replay::Never));
     assert_eq!(call(&tools, "echo", "hello").await, ToolOutput::text("hello"));
@@ -184,6 +200,7 @@ async fn a_server_that_cannot_be_opened_fails_the_toolbox_with_a_reason() {
         command: command.into(),
         args: args.iter().map(|arg| (*arg).to_owned()).collect(),
         env: BTreeMap::new(),
+        sandbox: None,
     };
     let script = format!("echo broken {CANARY} >&2");
     for (server, expected) in [
@@ -199,7 +216,8 @@ async fn a_server_that_cannot_be_opened_fails_the_toolbox_with_a_reason() {
     ] {
         let limits = McpLimits { start_ms_max: 3_000, ..NORMAL_LIMITS };
         let opened =
-            open_mcp_tools(&grant(&[("bad", server.clone())]), &no_egress(), &secrets(), limits).await;
+            open_mcp_tools(&grant(&[("bad", server.clone())]), &no_egress(), &secrets(), limits, &programs())
+                .await;
         let error = opened.err().unwrap();
         assert_eq!(error.code(), "tool.server");
         let text = error.to_string();
@@ -247,4 +265,83 @@ async fn a_server_over_https_is_reached_through_the_egress_rules() {
         let error = open(&[("stub", server)], &closed).await.err().unwrap().to_string();
         assert!(error.contains("loopback"), "{error}");
     }
+}
+
+/// Open the stub with a profile of the operator and a declaration of the server.
+async fn open_with_profile(
+    profile: McpProfile,
+    sandbox: Option<ServerSandbox>,
+) -> Result<Vec<Arc<dyn Tool>>, ToolError> {
+    let server = McpServer::Stdio { command: stub_program(), args: vec![], env: BTreeMap::new(), sandbox };
+    let grant = grant(&[("stub", server)]);
+    open_mcp_tools(&grant, &no_egress(), &secrets(), NORMAL_LIMITS, &programs_with(profile)).await
+}
+
+#[tokio::test]
+async fn a_program_uses_the_network_unless_its_profile_denies_it() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let tools = open_with_profile(McpProfile::default(), None).await.unwrap();
+    assert_eq!(call(&tools, "connect", &address).await, ToolOutput::text("connected"));
+    if !programs().launcher.confines() {
+        return;
+    }
+    let offline = ServerSandbox { network: Some(false), ..ServerSandbox::default() };
+    let tools = open_with_profile(McpProfile::default(), Some(offline)).await.unwrap();
+    assert!(call(&tools, "connect", &address).await.is_error);
+    // A server cannot declare more than the operator allows.
+    let denied = McpProfile { network: sapwood_effects::sandbox::Network::Denied, ..McpProfile::default() };
+    let online = ServerSandbox { network: Some(true), ..ServerSandbox::default() };
+    let tools = open_with_profile(denied, Some(online)).await.unwrap();
+    assert!(call(&tools, "connect", &address).await.is_error);
+}
+
+#[tokio::test]
+async fn a_program_reads_only_the_paths_of_its_profile() {
+    if !programs().launcher.confines() {
+        return;
+    }
+    // Outside of the temporary directory, which the program may use here.
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let path = |name: &str| dir.path().canonicalize().unwrap().join(name);
+    for name in ["a", "b"] {
+        std::fs::create_dir(path(name)).unwrap();
+        std::fs::write(path(name).join("file"), "content").unwrap();
+    }
+    let read = |tools: Vec<Arc<dyn Tool>>, name: &'static str| {
+        let file = path(name).join("file").display().to_string();
+        async move { text_of(&call(&tools, "read", &file).await) }
+    };
+    let open = |profile: &McpProfile, declared: Option<&str>| {
+        let read = declared.map(|name| vec![path(name).display().to_string()]);
+        open_with_profile(profile.clone(), Some(ServerSandbox { read, ..ServerSandbox::default() }))
+    };
+    let none = McpProfile::default();
+    assert_ne!(read(open(&none, None).await.unwrap(), "a").await, "content");
+    let both = McpProfile { read: vec![path("a"), path("b")], ..McpProfile::default() };
+    assert_eq!(read(open(&both, None).await.unwrap(), "b").await, "content");
+    assert_eq!(read(open(&both, Some("a")).await.unwrap(), "a").await, "content");
+    assert_ne!(read(open(&both, Some("a")).await.unwrap(), "b").await, "content");
+    let refused = open(&none, Some("a")).await.err().unwrap().to_string();
+    assert!(refused.contains("[sandbox.mcp]"), "{refused}");
+}
+
+#[tokio::test]
+async fn a_program_that_exceeds_its_memory_is_stopped_with_a_reason() {
+    let limits = ResourceLimits { memory_bytes_max: 100 * MIB, ..ResourceLimits::default() };
+    let tools = open_with_profile(McpProfile { limits, ..McpProfile::default() }, None).await.unwrap();
+    let text = text_of(&call(&tools, "allocate", "400").await);
+    for part in ["100 MiB of memory", "memory_mb", "[sandbox.mcp]"] {
+        assert!(text.contains(part), "{text}");
+    }
+    assert_eq!(call(&tools, "echo", "restarted").await, ToolOutput::text("restarted"));
+}
+
+#[tokio::test]
+async fn a_detached_process_of_a_server_does_not_outlive_it() {
+    let tools = open_stub().await;
+    let detached = pid_from(&tools, "detach").await;
+    assert!(is_running(&detached));
+    drop(tools);
+    assert!(exits(&detached).await);
 }

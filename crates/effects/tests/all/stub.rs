@@ -34,6 +34,7 @@ impl ServerHandler for Stub {
         let tool = |name: &'static str| Tool::new(name, format!("does {name}"), schema.clone());
         let mut tools: Vec<Tool> =
             ["picture", "env", "pid", "die", "hang", "freeze", "refuse", "spawn"].map(tool).into();
+        tools.extend(["connect", "read", "allocate", "detach"].map(tool));
         // A tool whose description leaks the server's key.
         let boast = format!("my key is {}", std::env::var("TOKEN").unwrap_or_default());
         tools.push(Tool::new("boast", boast, schema.clone()));
@@ -60,6 +61,26 @@ impl ServerHandler for Stub {
             "spawn" => {
                 let child = tokio::process::Command::new("sleep").arg("600").spawn().expect("sleep starts");
                 text_result(child.id().unwrap_or_default().to_string())
+            }
+            "connect" => match std::net::TcpStream::connect(&text) {
+                Ok(_) => text_result("connected".to_owned()),
+                Err(error) => CallToolResult::error(vec![ContentBlock::text(error.to_string())]),
+            },
+            "read" => match std::fs::read_to_string(&text) {
+                Ok(content) => text_result(content),
+                Err(error) => CallToolResult::error(vec![ContentBlock::text(error.to_string())]),
+            },
+            // Keeps the memory until the program is stopped.
+            "allocate" => {
+                let bytes = text.parse::<usize>().unwrap_or(0) << 20;
+                let memory = std::hint::black_box(vec![1_u8; bytes]);
+                tokio::time::sleep(Duration::from_secs(600)).await;
+                text_result(memory.len().to_string())
+            }
+            "detach" => {
+                let script = "setsid sleep 600 >/dev/null 2>&1 & echo $!";
+                let output = tokio::process::Command::new("sh").args(["-c", script]).output().await;
+                text_result(String::from_utf8_lossy(&output.expect("sh starts").stdout).trim().to_owned())
             }
             "die" => {
                 eprintln!("dying of {text}");

@@ -56,6 +56,7 @@ impl ToolHarness {
             allowed_commands: allowed_commands.iter().map(|command| (*command).to_owned()).collect(),
             allowed_hosts: Vec::new(),
             mcp_servers: Default::default(),
+            sandbox: Default::default(),
         }
     }
 

@@ -155,6 +155,7 @@ fn grant_of(scope: &Scope, session: &SessionId, settings: &Settings, agent: &Age
         allowed_commands: agent.allowed_commands.clone(),
         allowed_hosts: agent.allowed_hosts.clone(),
         mcp_servers: agent.mcp_servers.clone(),
+        sandbox: agent.sandbox.unwrap_or_default(),
     }
 }
 

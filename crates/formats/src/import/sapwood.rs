@@ -13,6 +13,7 @@ use std::collections::HashMap;
 use sapwood_core::entry::codec::CodecError;
 use sapwood_core::entry::jsonl::{EntryLine, read_line};
 use sapwood_core::entry::{CustomInfo, LOG_VERSION, LeafMoved, Stance};
+use sapwood_core::nesting::{LINE_NESTING_MAX, nesting};
 use sapwood_core::port::store::{BLOB_BYTES_MAX, BODY_BYTES_MAX};
 use sapwood_core::{BlobHash, Body, Draft, EntryId, Json, Kind, Principal, Seq, TimestampMs, TurnId};
 use serde::Deserialize;
@@ -145,6 +146,11 @@ impl Importer {
         let is_complete = line.ends_with(b"\n");
         let line = line.strip_prefix(b"\xef\xbb\xbf").filter(|_| number == 1).unwrap_or(line).trim_ascii();
         if line.is_empty() {
+            return;
+        }
+        if nesting(line) > LINE_NESTING_MAX {
+            let why = format!("it is nested deeper than {LINE_NESTING_MAX} levels");
+            self.lose_line(number, ProblemKind::BadLine { why });
             return;
         }
         if line.starts_with(BLOB_HEAD) {

@@ -218,7 +218,7 @@ fn escaped_unit(bytes: &[u8]) -> Option<u16> {
 
 /// Return the JSON text unchanged. Returns `None` if a reader of the log would reject it.
 pub fn keep_json(text: &str) -> Option<Json> {
-    if nesting(text) > NESTING_MAX {
+    if nesting(text.as_bytes()) > NESTING_MAX {
         return None;
     }
     // Parse the text completely, because raw JSON may contain values that readers reject, such as 1e999.

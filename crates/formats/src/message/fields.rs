@@ -21,7 +21,7 @@ pub(super) struct Fields<'a> {
 
 impl<'a> Fields<'a> {
     pub(super) fn parse(text: &'a str) -> Result<Self> {
-        if nesting(text) > NESTING_MAX {
+        if nesting(text.as_bytes()) > NESTING_MAX {
             return Err(MessageError::TooDeep { at: "the message".to_owned() });
         }
         let raw: &RawValue =

@@ -19,12 +19,13 @@ mod inline_media;
 mod parts;
 mod usage;
 
-use memchr::memchr2;
 use sapwood_core::content::{Part, joined_text};
 use sapwood_core::custom_type::{CUSTOM_TYPE_BYTES_MAX, is_reserved};
 use sapwood_core::entry::{
     AssistantMessage, CustomInfo, CustomMessage, Stop, SystemNote, ToolResult, UserMessage,
 };
+pub use sapwood_core::nesting::NESTING_MAX;
+pub(crate) use sapwood_core::nesting::nesting;
 use sapwood_core::port::store::BODY_BYTES_MAX;
 use sapwood_core::{Body, Json};
 use serde::Deserialize;
@@ -33,9 +34,6 @@ use fields::Fields;
 use inline_media::MediaSink;
 use parts::ContentElement;
 
-/// Maximum nesting of objects and arrays, including tool inputs. Lower than the limits of common JSON readers, because
-/// the log adds an envelope.
-pub const NESTING_MAX: usize = 100;
 /// Maximum number of parts, and of tool calls, in one message.
 pub const PARTS_MAX: usize = 10_000;
 /// Maximum length in bytes of a tool call id and of a tool, model or type name.
@@ -356,44 +354,12 @@ fn part_name(part: &Part) -> &'static str {
     }
 }
 
-/// Return the maximum nesting depth of objects and arrays in this JSON. The function only scans brackets, so it cannot
-/// overflow the stack.
-pub(crate) fn nesting(json: &str) -> usize {
-    let (mut depth, mut deepest, mut rest) = (0usize, 0usize, json.as_bytes());
-    while let Some((byte, after)) = rest.split_first() {
-        rest = after;
-        match byte {
-            b'"' => rest = skip_string(after),
-            b'{' | b'[' => {
-                depth += 1;
-                deepest = deepest.max(depth);
-            }
-            b'}' | b']' => depth = depth.saturating_sub(1),
-            _ => {}
-        }
-    }
-    deepest
-}
-
-/// Return the bytes after a string whose opening quote was consumed.
-fn skip_string(mut rest: &[u8]) -> &[u8] {
-    while let Some(at) = memchr2(b'"', b'\\', rest) {
-        // Skip an escaped character.
-        let width = if rest[at] == b'"' { 1 } else { 2 };
-        rest = rest.get(at + width..).unwrap_or_default();
-        if width == 1 {
-            return rest;
-        }
-    }
-    &[]
-}
-
 /// Parse OpenAI's arguments, which are JSON in a string. Invalid JSON from a model is stored as a string.
 pub(crate) fn arguments(text: String, at: &str) -> Result<Json> {
     if text.trim().is_empty() {
         return Ok(Json::from_value(&serde_json::Value::Object(serde_json::Map::new())));
     }
-    if nesting(&text) > NESTING_MAX {
+    if nesting(text.as_bytes()) > NESTING_MAX {
         return Err(MessageError::TooDeep { at: at.to_owned() });
     }
     let read = serde_json::from_str::<serde_json::Value>(&text).and_then(|_| Json::parse(&text));

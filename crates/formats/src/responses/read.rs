@@ -193,7 +193,7 @@ impl ItemReader {
 
     fn keep(&mut self, item: &Value, at: &str) -> Result<()> {
         let text = item.to_string();
-        if nesting(&text) > NESTING_MAX {
+        if nesting(text.as_bytes()) > NESTING_MAX {
             return Err(MessageError::TooDeep { at: at.to_owned() });
         }
         let kind: String = item["type"].as_str().unwrap_or("message").chars().take(64).collect();

@@ -287,6 +287,25 @@ fn deep_nesting_does_not_overflow_the_stack() {
 }
 
 #[test]
+fn a_line_with_deep_json_is_lost_and_reported() {
+    let id = "ffffffff-ffff-7fff-bfff-fffffffffff0";
+    for (depth, entries) in [(200, 3), (300, 2), (200_000, 2)] {
+        let mut file = file_of("u1 a2");
+        let data = "[".repeat(depth) + &"]".repeat(depth);
+        file.truncate(3);
+        let line = format!(
+            "{{\"type\":\"custom_info\",\"custom_type\":\"x\",\"id\":\"{id}\",\"timestamp\":1,\"data\":{data}}}\n"
+        );
+        file.push(line.into_bytes());
+        let imported = import(&file.concat());
+        assert_eq!(imported.drafts.len(), entries, "depth {depth}: {:?}", imported.problems);
+        if entries == 2 {
+            assert_eq!(codes(&imported), [(4, "import.bad_line")], "depth {depth}");
+        }
+    }
+}
+
+#[test]
 fn a_torn_last_line_is_distinguished_from_a_bad_line() {
     let mut file = file_of("u1 a2 u3");
     let keep = file[3].len() - 5;

@@ -238,6 +238,8 @@ async fn ambiguous_and_malformed_requests_are_rejected() {
     for (lines, body) in [
         ("content-length: 2\r\ncontent-length: 3\r\n", "{}x"),
         ("content-length: -1\r\n", "{}"),
+        ("content-length: 2\r\ntransfer-encoding: chunked\r\n", "2\r\n{}\r\n0\r\n\r\n"),
+        ("Transfer-Encoding: chunked\r\nCONTENT-LENGTH: 2\r\n", "2\r\n{}\r\n0\r\n\r\n"),
         ("content-length: 18446744073709551616\r\n", "{}"),
         ("transfer-encoding: chunked\r\n", "zz\r\n{}\r\n0\r\n\r\n"),
         ("x-\u{0}: 1\r\ncontent-length: 2\r\n", "{}"),
@@ -248,6 +250,11 @@ async fn ambiguous_and_malformed_requests_are_rejected() {
         stream.write_all(text.as_bytes()).await.unwrap();
         let reply = read_to_the_end(&mut stream).await.expect("a response in time");
         assert!(reply.is_empty() || reply.starts_with("HTTP/1.1 4"), "{lines:?}: {reply}");
+        let has_both = lines.to_lowercase().contains("length") && lines.to_lowercase().contains("encoding");
+        assert!(
+            !has_both || reply.contains("both Content-Length and Transfer-Encoding"),
+            "{lines:?}: {reply}"
+        );
     }
 }
 
@@ -429,4 +436,54 @@ async fn a_page_of_items_ends_early_if_its_media_are_large() {
         after = format!("&after={}", page["last_id"].as_str().unwrap());
     }
     assert_eq!(pages, [2, 1]);
+}
+
+/// A client that is still sending when its request is refused must see the status, not a broken connection.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_refused_before_its_body_is_read_gets_its_status() {
+    let server = TestServer::open().await;
+    let bearer = format!("authorization: Bearer {}\r\n", server.key("ana"));
+    let body = vec![b'x'; 12 << 20];
+    for (path, lines, status) in [
+        ("/v1/sessions", "", "401"),
+        ("/v1/sessions", bearer.as_str(), "415"),
+        ("/v1/sessions/none/artifacts?name=a", bearer.as_str(), "404"),
+        ("/nowhere", "", "404"),
+    ] {
+        let mut stream = connect(&server).await;
+        let length = body.len();
+        let head =
+            format!("POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\n{lines}content-length: {length}\r\n\r\n");
+        stream.write_all(head.as_bytes()).await.unwrap();
+        stream.write_all(&body).await.unwrap_or_else(|error| panic!("{path}: {error}"));
+        let reply = read_to_the_end(&mut stream).await.expect("a response");
+        assert!(reply.starts_with(&format!("HTTP/1.1 {status}")), "{path}: {reply}");
+        assert!(reply.to_lowercase().contains("connection: close"), "{path}: {reply}");
+    }
+}
+
+/// Every route that accepts JSON refuses deep nesting, also in fields that are stored as text.
+#[tokio::test(flavor = "multi_thread")]
+async fn deep_json_is_refused_wherever_it_enters() {
+    let server = TestServer::open().await;
+    server.post("ana", "/v1/sessions", &json!({ "id": "s" })).await;
+    for depth in [129, 200_000] {
+        let deep = format!("{}{}", "[".repeat(depth), "]".repeat(depth));
+        for (path, body) in [
+            ("/v1/sessions", format!("{{\"title\":\"t\",\"variables\":{deep}}}")),
+            (
+                "/v1/sessions/s/entries",
+                format!("{{\"role\":\"custom_info\",\"custom_type\":\"x\",\"data\":{deep}}}"),
+            ),
+            ("/v1/sessions/s/turns", format!("{{\"text\":\"t\",\"tools\":{deep}}}")),
+            ("/v1/responses", format!("{{\"model\":\"demo\",\"input\":\"x\",\"metadata\":{deep}}}")),
+            ("/v1/conversations", format!("{{\"metadata\":{deep}}}")),
+        ] {
+            let body = body.as_bytes();
+            let req = TestRequest { method: "POST", path, key: Some("ana"), headers: JSON, body };
+            let reply = server.request(req).await;
+            assert_eq!(reply.status, 400, "{path} at depth {depth}: {}", reply.json());
+            assert!(reply.json().to_string().contains("128 levels"), "{path}: {}", reply.json());
+        }
+    }
 }

@@ -200,6 +200,12 @@ async fn only_unexpired_tokens_of_the_pinned_issuer_and_audience_are_accepted() 
         ("no name", first.token(head.clone(), &changed("sub", json!("")))),
         ("no tenant", first.token(head.clone(), &changed("org", Value::Null))),
         ("no signature", format!("{signed}.")),
+        (
+            "critical extensions",
+            first.token(json!({ "alg": "EdDSA", "kid": "k1", "crit": ["exp2"] }), &claims()),
+        ),
+        ("an empty list of them", first.token(json!({ "alg": "EdDSA", "kid": "k1", "crit": [] }), &claims())),
+        ("null instead", first.token(json!({ "alg": "EdDSA", "kid": "k1", "crit": null }), &claims())),
         ("alg none", first.token(json!({ "alg": "none" }), &claims())),
         ("alg HS256", first.token(json!({ "alg": "HS256", "kid": "k1" }), &claims())),
         ("the wrong alg for the key", first.token(json!({ "alg": "ES256", "kid": "k1" }), &claims())),

@@ -10,9 +10,10 @@ use async_trait::async_trait;
 use sapwood_core::port::tool::{Replay, ToolOutput, ToolSpec, Touch};
 use serde_json::{Value, json};
 
-use super::process::{Program, ProgramEnd, ProgramResult, find_program, run};
+use super::process::{KEPT_BYTES, Program, ProgramEnd, ProgramResult, find_program, run};
 use super::workspace::ToolWorkspace;
 use super::{Tool, spec};
+use crate::sandbox::limits::{Limit, Profile, limit_in_output};
 
 pub use allow::Allowlist;
 use words::{LINE_BYTES_MAX, WORDS_MAX, split_words};
@@ -103,7 +104,8 @@ impl RunCommand {
         let path = find_program(&words[0], &workspace.search_path, &directory)
             .ok_or_else(|| format!("no program {} on the search path {}", words[0], workspace.search_path))?;
         let (args, env) = (words[1..].to_vec(), workspace.env());
-        Ok(Program { path, args, directory, env, confinement: workspace.confinement(), time_max })
+        let confinement = workspace.confinement();
+        Ok(Program { path, args, directory, env, confinement, time_max, kept_bytes: KEPT_BYTES })
     }
 
     fn report(&self, finished: &ProgramResult, time_max: Duration) -> ToolOutput {
@@ -115,18 +117,30 @@ impl RunCommand {
             text += &stderr;
         }
         end_line(&mut text);
-        let end = match finished.end {
+        let end = match &finished.end {
             ProgramEnd::Exited(code) => format!("exit status {code}"),
             ProgramEnd::Killed => "killed by a signal".to_owned(),
             ProgramEnd::TimedOut => {
                 format!("killed after {} s, with all processes it started", time_max.as_secs())
             }
+            ProgramEnd::LimitReached(_) => "stopped at a limit".to_owned(),
         };
         text += &format!("[{end}, {:.1} s]", finished.took.as_secs_f64());
+        text += &self.explain_limit(finished);
         if !self.workspace.launcher.confines() {
             text += "\n[this system has no sandbox: the command ran with all rights of Sapwood itself]";
         }
         ToolOutput { is_error: finished.end != ProgramEnd::Exited(0), ..ToolOutput::text(text) }
+    }
+}
+
+impl RunCommand {
+    /// A note for a failed program whose error output reports a limit of the system.
+    fn explain_limit(&self, finished: &ProgramResult) -> String {
+        let is_failed = matches!(finished.end, ProgramEnd::Exited(code) if code != 0);
+        let limit = limit_in_output(&finished.stderr.text()).filter(|_| is_failed);
+        let explain = |limit: Limit| limit.explain(&self.workspace.limits, Profile::Command);
+        limit.map_or_else(String::new, |limit| format!("\n[possibly a {}]", explain(limit)))
     }
 }
 

@@ -1,6 +1,7 @@
 //! The file tools. All of them work through a [`Root`](root::Root), so none can leave the session's scope.
 
 mod edit;
+mod identity;
 mod list;
 pub(crate) mod protected;
 mod read;

@@ -17,13 +17,12 @@ use cap_std::ambient_authority;
 use cap_std::fs::{Dir, File, FileType, Metadata, OpenOptions};
 use sapwood_core::port::tool::FsScope;
 
+use super::identity::{FileId, find_protected_files, shared_devices};
 use super::protected::is_protected;
 
 /// Maximum length of a path, in bytes, and maximum depth, in components.
 const PATH_BYTES_MAX: usize = 4_096;
 const PATH_DEPTH_MAX: usize = 64;
-/// Maximum number of entries scanned to check whether a file with several hard links is protected.
-const LINK_SEARCH_ENTRIES_MAX: usize = 200_000;
 /// Maximum number of attempts to find a free temporary file name.
 const TEMP_NAMES_MAX: u32 = 16;
 
@@ -91,7 +90,7 @@ impl Root {
         }
     }
     pub fn reader(&self) -> Reader<'_> {
-        Reader { root: self, protected_files: OnceCell::new() }
+        Reader { root: self, protected_files: OnceCell::new(), shared_devices: OnceCell::new() }
     }
 
     /// The real path of an existing file or directory, relative to the handle.
@@ -257,7 +256,9 @@ pub enum WriteOutcome {
 pub struct Reader<'a> {
     root: &'a Root,
     /// Device and inode of every protected file, or `None` if the scan failed or reached a limit.
-    protected_files: OnceCell<Option<HashSet<(u64, u64)>>>,
+    protected_files: OnceCell<Option<HashSet<FileId>>>,
+    /// Devices that are mounted several times in the scope.
+    shared_devices: OnceCell<HashSet<u64>>,
 }
 
 impl Reader<'_> {
@@ -283,22 +284,40 @@ impl Reader<'_> {
         Ok(OpenFile { file, bytes: metadata.len() })
     }
 
-    /// Refuse a file with several hard links if it may be a protected file or a file outside of the scope.
-    fn check_links(&self, metadata: &Metadata, given: &str) -> Result<(), Refusal> {
-        if metadata.nlink() <= 1 || self.root.scope == FsScope::Full {
-            return Ok(());
+    /// Refuse a changed file of a repository that is another name of a protected file, or may be one. The path is
+    /// relative to the working directory. Links and files that do not exist are accepted.
+    pub fn check_identity(&self, path: &Path) -> Result<(), Refusal> {
+        let given = path.to_string_lossy();
+        let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Ok(()) };
+        let Ok(parent) = self.root.walk_to(&self.root.start.join(parent), &given) else { return Ok(()) };
+        match parent.symlink_metadata(name) {
+            Ok(metadata) if metadata.is_file() => self.check_links(&metadata, &given),
+            _ => Ok(()),
         }
+    }
+
+    /// Refuse a file with several names if it may be a protected file or a file outside of the scope. Another name is a
+    /// hard link, or lies in another mount of the same device.
+    fn check_links(&self, metadata: &Metadata, given: &str) -> Result<(), Refusal> {
+        let has_links = metadata.nlink() > 1;
         let linked = Refusal::Linked { path: given.to_owned() };
-        if self.root.scope == FsScope::Sandboxed {
-            return Err(linked);
+        match self.root.scope {
+            FsScope::Full => return Ok(()),
+            FsScope::Sandboxed => return if has_links { Err(linked) } else { Ok(()) },
+            FsScope::Project => {}
+        }
+        let shared = self.shared_devices.get_or_init(|| shared_devices(&self.root.path));
+        if !has_links && !shared.contains(&metadata.dev()) {
+            return Ok(());
         }
         let known = self.protected_files.get_or_init(|| find_protected_files(&self.root.dir));
         match known {
-            None => Err(linked),
+            // The project is too large to scan. Only the operator can mount, so a file with one link is accepted.
+            None if has_links => Err(linked),
             Some(files) if files.contains(&(metadata.dev(), metadata.ino())) => {
                 Err(Refusal::Protected { path: given.to_owned() })
             }
-            Some(_) => Ok(()),
+            None | Some(_) => Ok(()),
         }
     }
 }
@@ -374,49 +393,5 @@ fn create_temp(parent: &Dir) -> io::Result<(File, String)> {
             Err(why) if why.kind() == io::ErrorKind::AlreadyExists && tries < TEMP_NAMES_MAX => {}
             Err(why) => return Err(why),
         }
-    }
-}
-
-/// Find every protected file below a directory. `None` if the scan fails or reaches a limit.
-fn find_protected_files(dir: &Dir) -> Option<HashSet<(u64, u64)>> {
-    let mut found = ProtectedFiles { files: HashSet::new(), entries_scanned: 0 };
-    found.collect_from(dir, Protection::None, PATH_DEPTH_MAX)?;
-    Some(found.files)
-}
-
-/// Whether files are protected because a parent directory is protected.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Protection {
-    None,
-    Protected,
-}
-
-struct ProtectedFiles {
-    files: HashSet<(u64, u64)>,
-    entries_scanned: usize,
-}
-
-impl ProtectedFiles {
-    /// Collect protected files recursively. Keeps one handle open per nested directory, so the depth is limited.
-    fn collect_from(&mut self, dir: &Dir, inherited: Protection, depth_left: usize) -> Option<()> {
-        for entry in dir.entries().ok()? {
-            let entry = entry.ok()?;
-            self.entries_scanned += 1;
-            if self.entries_scanned > LINK_SEARCH_ENTRIES_MAX || depth_left == 0 {
-                return None;
-            }
-            let name = entry.file_name();
-            let here = if is_protected(Path::new(&name)) { Protection::Protected } else { inherited };
-            let kind = entry.file_type().ok()?;
-            if kind.is_dir() {
-                if let Ok(dir) = dir.open_dir_nofollow(&name) {
-                    self.collect_from(&dir, here, depth_left - 1)?;
-                }
-            } else if kind.is_file() && here == Protection::Protected {
-                let metadata = entry.metadata().ok()?;
-                self.files.insert((metadata.dev(), metadata.ino()));
-            }
-        }
-        Some(())
     }
 }

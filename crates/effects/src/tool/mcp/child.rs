@@ -1,4 +1,5 @@
-//! A server's program: started without a shell, with a clean environment, in a process group that is killed on drop.
+//! A server's program: started without a shell, with a clean environment, by the launcher. All processes that it started
+//! are killed on drop, or only its process group if there is no launcher.
 
 use std::collections::BTreeMap;
 use std::process::Stdio;
@@ -9,6 +10,8 @@ use tokio::io::AsyncReadExt;
 use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
 use tokio::task::JoinHandle;
 
+use super::programs::ServerProgram;
+use crate::sandbox::{Launcher, ProgramInput, launcher_args};
 use crate::secret::Secrets;
 
 /// Variables that the program inherits. None of them contains a credential.
@@ -20,43 +23,37 @@ const STDERR_BYTES_KEPT: usize = 4 << 10;
 const STDERR_WAITS_MAX: u32 = 10;
 const STDERR_WAIT_MS: u64 = 20;
 
-/// A running program. Dropping it kills the program's process group.
+/// A running program. Dropping it kills the program with all processes that it started.
 pub(super) struct ServerChild {
     child: Child,
+    launcher: Launcher,
     stderr: Arc<Mutex<Vec<u8>>>,
+    /// Holds the lifeline of the launcher: the program's standard error.
     reader: JoinHandle<()>,
 }
 
 impl ServerChild {
     pub(super) fn start(
-        command: &str,
-        args: &[String],
+        program: &ServerProgram,
         env: &BTreeMap<String, String>,
-        cwd: Option<&str>,
         secrets: &Secrets,
     ) -> Result<(Self, ChildStdout, ChildStdin), String> {
-        let mut program = Command::new(command);
-        program.args(args).env_clear().kill_on_drop(true);
-        program.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        program.current_dir(cwd.map_or_else(std::env::temp_dir, Into::into));
-        for name in INHERITED_VARIABLES {
-            program.envs(std::env::var_os(name).map(|value| (name, value)));
-        }
+        let mut command = command_of(program);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         for (name, value) in env {
             let filled = secrets.expand(value).map_err(|error| format!("variable {name}: {error}"))?;
-            program.env(name, filled.expose());
+            command.env(name, filled.expose());
         }
-        #[cfg(unix)]
-        program.process_group(0);
-        let mut child = program.spawn().map_err(|error| format!("failed to start {command}: {error}"))?;
+        let name = program.path.display();
+        let mut child = command.spawn().map_err(|error| format!("failed to start {name}: {error}"))?;
         let (Some(stdin), Some(stdout), Some(stderr)) =
             (child.stdin.take(), child.stdout.take(), child.stderr.take())
         else {
-            return Err(format!("failed to open the pipes of {command}"));
+            return Err(format!("failed to open the pipes of {name}"));
         };
         let tail = Arc::new(Mutex::new(Vec::new()));
         let reader = tokio::spawn(capture_tail(stderr, tail.clone()));
-        Ok((Self { child, stderr: tail, reader }, stdout, stdin))
+        Ok((Self { child, launcher: program.launcher.clone(), stderr: tail, reader }, stdout, stdin))
     }
 
     /// The end of the program's standard error, for error messages. Waits briefly, because the pipe may still contain
@@ -72,8 +69,12 @@ impl ServerChild {
         String::from_utf8_lossy(&tail).trim().to_owned()
     }
 
-    /// Kill the whole process group.
+    /// Kill the program with all processes that it started. The launcher does this when its standard error is closed.
     pub(super) fn kill(&self) {
+        if self.launcher != Launcher::None {
+            self.reader.abort();
+            return;
+        }
         #[cfg(unix)]
         if let Some(pid) = self.child.id().and_then(|id| rustix::process::Pid::from_raw(id.cast_signed())) {
             let _ = rustix::process::kill_process_group(pid, rustix::process::Signal::KILL);
@@ -85,6 +86,29 @@ impl Drop for ServerChild {
     fn drop(&mut self) {
         self.kill();
     }
+}
+
+fn command_of(program: &ServerProgram) -> Command {
+    let mut command = match &program.launcher {
+        Launcher::Binary(binary) => {
+            let mut command = Command::new(binary);
+            command.args(launcher_args(&program.confinement, ProgramInput::Piped)).arg(&program.path);
+            command
+        }
+        Launcher::None => Command::new(&program.path),
+    };
+    command.args(&program.args).env_clear().current_dir(&program.directory);
+    // A launcher that is killed cannot kill the program.
+    command.kill_on_drop(program.launcher == Launcher::None);
+    for name in INHERITED_VARIABLES {
+        command.envs(std::env::var_os(name).map(|value| (name, value)));
+    }
+    if let Some(home) = &program.home {
+        command.env("HOME", home).env("TMPDIR", home.join("tmp"));
+    }
+    #[cfg(unix)]
+    command.process_group(0);
+    command
 }
 
 /// Read until the program closes the pipe, keeping the end. Without a reader, a program with much output would block.

@@ -19,8 +19,9 @@ use tokio::sync::Mutex;
 
 use super::child::ServerChild;
 use super::http::EgressClient;
+use super::programs::ServerProgram;
 use super::result::read_result;
-use super::{McpLimits, SERVER_TOOLS_MAX};
+use super::{McpLimits, McpPrograms, SERVER_TOOLS_MAX};
 use crate::egress::{Egress, check_headers, parse_header};
 use crate::secret::Secrets;
 
@@ -32,7 +33,7 @@ const PING_MS_MAX: u64 = 3_000;
 pub(super) struct ServerHandle {
     name: String,
     config: McpServer,
-    cwd: Option<String>,
+    programs: Arc<McpPrograms>,
     egress: Egress,
     secrets: Arc<Secrets>,
     limits: McpLimits,
@@ -68,7 +69,7 @@ impl ServerHandle {
     pub(super) fn new(
         name: &str,
         config: &McpServer,
-        cwd: Option<&str>,
+        programs: &Arc<McpPrograms>,
         egress: &Egress,
         secrets: &Arc<Secrets>,
         limits: McpLimits,
@@ -76,7 +77,7 @@ impl ServerHandle {
         Self {
             name: name.to_owned(),
             config: config.clone(),
-            cwd: cwd.map(str::to_owned),
+            programs: programs.clone(),
             egress: egress.clone(),
             secrets: secrets.clone(),
             limits,
@@ -128,8 +129,9 @@ impl ServerHandle {
                 Err(format!("MCP server {} rejected the call: {}", self.name, error.message))
             }
             Ok(Err(error)) => {
-                self.drop_connection(connection).await;
+                // First read why the program ended: killing it closes its error output.
                 let why = connection.explain(&error).await;
+                self.drop_connection(connection).await;
                 Err(format!(
                     "MCP server {} failed during the call, which may have had effects: {why}",
                     self.name
@@ -187,22 +189,26 @@ impl ServerHandle {
 
     async fn start(&self) -> Result<Connection, String> {
         match &self.config {
-            McpServer::Stdio { command, args, env } => self.start_program(command, args, env).await,
+            McpServer::Stdio { command, args, env, sandbox } => {
+                let program = self.programs.find(command, args, sandbox.as_ref())?;
+                self.start_program(&program, env).await
+            }
             McpServer::Http { url, headers } => self.start_session(url, headers).await,
         }
     }
 
     async fn start_program(
         &self,
-        command: &str,
-        args: &[String],
+        program: &ServerProgram,
         env: &BTreeMap<String, String>,
     ) -> Result<Connection, String> {
-        let (child, stdout, stdin) =
-            ServerChild::start(command, args, env, self.cwd.as_deref(), &self.secrets)?;
+        let (child, stdout, stdin) = ServerChild::start(program, env, &self.secrets)?;
         match client_info().serve((stdout, stdin)).await {
             Ok(service) => Ok(Connection { service, child: Some(child) }),
-            Err(error) => Err(with_stderr(&error.to_string(), &child.stderr_tail().await)),
+            Err(error) => {
+                let why = with_stderr(&error.to_string(), &child.stderr_tail().await);
+                Err(format!("{why}{}", program.confinement_note()))
+            }
         }
     }
 

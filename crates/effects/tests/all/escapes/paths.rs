@@ -7,13 +7,13 @@ use std::process::Command;
 use std::time::Duration;
 
 use sapwood_core::port::tool::{FsScope, ToolHost};
-use sapwood_effects::tool::host::Host;
+use sapwood_effects::tool::host::{Host, Settings};
 use serde_json::json;
 
 use super::{
     CANARY, assert_refused, assert_vault_unchanged, attempts, harness_with_vault, restricted_toolboxes,
 };
-use crate::tool_harness::read;
+use crate::tool_harness::{ToolHarness, Tools, read};
 
 #[tokio::test]
 async fn no_path_spelling_leads_out() {
@@ -222,4 +222,49 @@ async fn a_scratch_directory_that_is_a_link_is_refused() {
         host.open(&harness.grant(FsScope::Sandboxed, &[])).await.err().expect("the toolbox was opened");
     assert_eq!(refused.code(), "tool.no_directory");
     assert_vault_unchanged(&harness);
+}
+
+/// Mount a directory at a second place in a mount namespace of its own, and read through it there. Skipped where this
+/// process may not mount.
+#[test]
+fn a_protected_file_is_not_read_through_a_bind_mount() {
+    let harness = harness_with_vault();
+    harness.put(".ssh/config", CANARY);
+    harness.put("plain/a.txt", "ordinary");
+    std::fs::create_dir(harness.project().join("mounted")).unwrap();
+    let test = std::env::current_exe().unwrap();
+    let script = "mount --bind .ssh mounted && exec \"$0\" --exact --ignored --nocapture \
+                  escapes::paths::read_in_the_mounted_project";
+    let output = Command::new("unshare")
+        .args(["--mount", "sh", "-c", script])
+        .arg(test)
+        .current_dir(harness.project())
+        .output();
+    let Ok(output) = output else { return };
+    let text = String::from_utf8_lossy(&output.stdout);
+    if !text.contains("running 1 test") {
+        return;
+    }
+    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Runs inside of the mount namespace of the test above, in its project.
+#[tokio::test]
+#[ignore = "run by a_protected_file_is_not_read_through_a_bind_mount"]
+async fn read_in_the_mounted_project() {
+    let project = std::env::current_dir().unwrap();
+    let mut grant = ToolHarness::new().grant(FsScope::Project, &[]);
+    grant.cwd = Some(project.display().to_string());
+    let scratch = tempfile::tempdir().unwrap();
+    let host = Host::new(Settings::new(scratch.path()));
+    let toolbox = Tools(host.open(&grant).await.unwrap());
+    let text = toolbox.fails("read_file", json!({"path": "mounted/config"})).await;
+    assert!(text.contains("protected"), "{text}");
+    assert!(
+        !toolbox
+            .succeeds("search_text", json!({"pattern": "canary", "ignore_case": true}))
+            .await
+            .contains("mounted")
+    );
+    assert_eq!(toolbox.succeeds("read_file", json!({"path": "plain/a.txt"})).await, "ordinary");
 }

@@ -213,7 +213,7 @@ async fn no_process_outlives_a_dropped_call() {
 #[test]
 fn no_process_outlives_the_calling_process() {
     let harness = harness_with_vault();
-    let confinement = Confinement { files: FileRights::Open, network: Network::Open };
+    let confinement = Confinement::new(FileRights::Open, Network::Open);
     // When a process dies for any reason, its end of the pipe closes. The launcher relies only on the closed pipe.
     let mut launcher = Command::new(env!("CARGO_BIN_EXE_sapwood-launcher"))
         .args(["__sandbox", "supervise", &serde_json::to_string(&confinement).unwrap()])
