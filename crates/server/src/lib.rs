@@ -8,6 +8,8 @@
 
 mod admission;
 pub mod auth;
+mod byte_quota;
+mod chunked;
 mod cookie;
 mod download;
 mod extract;
@@ -19,6 +21,7 @@ mod metrics;
 mod middleware;
 pub mod oidc;
 mod problem;
+mod projection;
 mod rate;
 mod request_id;
 mod routes;
@@ -30,7 +33,6 @@ mod sniff;
 mod sse;
 mod state;
 mod turn_start;
-mod upload_quota;
 pub mod wire;
 mod ws;
 
