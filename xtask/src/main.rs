@@ -2,7 +2,7 @@
 //! clippy, the tidy checks and all tests, including the browser tests, and ends with a summary of the failures.
 //! `cargo xtask tidy` runs only the tidy checks. `cargo xtask api` checks the façade's public API. `cargo xtask console`
 //! builds the console, which the next `cargo build` embeds in the binary. `cargo xtask compat` runs the previous version and
-//! this one on one PostgreSQL database.
+//! this one on one PostgreSQL database. `cargo xtask load` measures a server under load.
 
 mod api;
 mod arrows;
@@ -44,8 +44,20 @@ fn main() -> Result<()> {
         "api" => api::run(&root, Snapshot::Check),
         "console" => console::build(&root),
         "compat" => compat::run(&root),
-        _ => bail!("usage: cargo xtask test | tidy | api [--update] | console | compat"),
+        "load" => load(&root),
+        _ => bail!("usage: cargo xtask test | tidy | api [--update] | console | compat | load [--quick]"),
     }
+}
+
+/// Build the release binaries, and measure a server under load. Further arguments are passed to `sapwood bench`.
+fn load(root: &Path) -> Result<()> {
+    cargo(root, &["build", "--release", "--locked", "-p", "sapwood-cli", "-p", "sapwood-bench"])?;
+    let program = root.join("target/release/sapwood-bench");
+    let status = Command::new(program).args(["--axis", "load"]).args(std::env::args().skip(2)).status()?;
+    if !status.success() {
+        bail!("a goal was missed");
+    }
+    Ok(())
 }
 
 /// Run every stage, even if earlier ones failed, and list the failures at the end. Stages whose build failed are skipped.
