@@ -1,8 +1,15 @@
 //! The project's checks. `cargo xtask test` is what CI runs: it installs the required programs, then runs formatting,
 //! clippy, the tidy checks and all tests, including the browser tests, and ends with a summary of the failures.
-//! `cargo xtask tidy` runs only the tidy checks. `cargo xtask api` checks the façade's public API. `cargo xtask console`
-//! builds the console, which the next `cargo build` embeds in the binary. `cargo xtask compat` runs the previous version and
-//! this one on one PostgreSQL database. `cargo xtask torture` repeats the tests with faults many times.
+//!
+//! | command | what it does |
+//! |---|---|
+//! | `test` | all checks, as in CI |
+//! | `tidy` | only the tidy checks |
+//! | `api [--update]` | check or record the façade's public API |
+//! | `console` | build the console, which the next `cargo build` embeds in the binary |
+//! | `compat` | run the previous version and this one on one PostgreSQL database |
+//! | `torture [FACTOR]` | repeat the tests with faults many times |
+//! | `load [--quick]` | measure a server under load |
 
 mod api;
 mod arrows;
@@ -33,6 +40,9 @@ const FEATURES: &str = "sapwood-cli/encryption,sapwood-store/conformance,sapwood
 const CLIPPY: &[&str] =
     &["clippy", "--workspace", "--all-targets", "--features", FEATURES, "--locked", "--", "-D", "warnings"];
 
+const COMMANDS: &[&str] =
+    &["test", "tidy", "api [--update]", "console", "compat", "torture [FACTOR]", "load [--quick]"];
+
 const NOT_BUILT: &str = "a required build failed";
 
 fn main() -> Result<()> {
@@ -46,8 +56,20 @@ fn main() -> Result<()> {
         "console" => console::build(&root),
         "compat" => compat::run(&root),
         "torture" => torture::run(&root, std::env::args().nth(2).as_deref()),
-        _ => bail!("usage: cargo xtask test | tidy | api [--update] | console | compat | torture [FACTOR]"),
+        "load" => load(&root),
+        _ => bail!("usage: cargo xtask {}", COMMANDS.join(" | ")),
     }
+}
+
+/// Build the release binaries, and measure a server under load. Further arguments are passed to `sapwood bench`.
+fn load(root: &Path) -> Result<()> {
+    cargo(root, &["build", "--release", "--locked", "-p", "sapwood-cli", "-p", "sapwood-bench"])?;
+    let program = root.join("target/release/sapwood-bench");
+    let status = Command::new(program).args(["--axis", "load"]).args(std::env::args().skip(2)).status()?;
+    if !status.success() {
+        bail!("a goal was missed");
+    }
+    Ok(())
 }
 
 /// Run every stage, even if earlier ones failed, and list the failures at the end. Stages whose build failed are skipped.

@@ -107,6 +107,8 @@ enum Axis {
     Postgres,
     /// Reads and durable injects over HTTP, from another process
     Http,
+    /// A server's memory with long documents and stalled readers, and its health with 10,000 subscribers; runs only if named
+    Load,
     /// Recall of facts from fifty sessions by rephrased questions, and isolation between users
     Memories,
 }
@@ -128,6 +130,7 @@ const ALL: &[Axis] = &[
     Axis::Stream,
     Axis::Postgres,
     Axis::Http,
+    Axis::Load,
     Axis::Memories,
 ];
 
@@ -168,8 +171,12 @@ async fn run(args: BenchArgs, out: &mut dyn Write) -> anyhow::Result<bool> {
     let sizes = if args.quick { QUICK } else { FULL };
     let wanted = [args.axis, args.only].concat();
     let axes = if wanted.is_empty() { ALL } else { &wanted };
-    // This axis needs a database server, so it runs only if a server is given or the axis is named.
-    let is_run = |axis: &Axis| *axis != Axis::Postgres || args.postgres.is_some() || wanted.contains(axis);
+    // One axis needs a database server, the other one thousands of connections.
+    let is_run = |axis: &Axis| match axis {
+        Axis::Postgres => args.postgres.is_some() || wanted.contains(axis),
+        Axis::Load => wanted.contains(axis),
+        _ => true,
+    };
     let mut stage = Stage::make(args.dir.as_deref(), sizes)?;
     let mut figures: Vec<Figure> = Vec::new();
     for axis in ALL.iter().filter(|axis| axes.contains(axis) && is_run(axis)) {
@@ -207,6 +214,7 @@ async fn run_axis(axis: Axis, stage: &mut Stage, postgres: Option<&str>) -> anyh
         Axis::Stream => suites::stream::run(stage).await,
         Axis::Postgres => suites::postgres::run(stage, postgres).await,
         Axis::Http => suites::http::run(stage).await,
+        Axis::Load => suites::load::run(stage).await,
         Axis::Memories => suites::memories::run(stage).await,
     }
 }

@@ -75,6 +75,8 @@ pub struct ServerSettings {
     /// Requests per second and principal, with bursts of up to four times this rate. 0 means no limit.
     pub rate_per_second: Option<u32>,
     pub body_bytes_max: Option<usize>,
+    /// Maximum total size of the JSON bodies that are received or processed at the same time. One caller gets half.
+    pub body_bytes_in_flight_max: Option<usize>,
     pub upload_bytes_max: Option<usize>,
     /// Maximum number of concurrent requests, including streams.
     pub connections_max: Option<usize>,
@@ -83,6 +85,14 @@ pub struct ServerSettings {
     /// Maximum number of event streams and WebSockets per principal. 0 means no limit except
     /// `connections_per_principal_max`.
     pub streams_per_principal_max: Option<usize>,
+    /// Maximum number of concurrent requests per tenant. Default and 0: no limit except `connections_max`.
+    pub connections_per_tenant_max: Option<usize>,
+    /// Maximum number of event streams and WebSockets per tenant. Default and 0: no limit.
+    pub streams_per_tenant_max: Option<usize>,
+    /// Maximum number of projections and exports that are computed at the same time.
+    pub projections_max: Option<usize>,
+    /// Maximum number of projections and exports of one principal that are computed at the same time.
+    pub projections_per_principal_max: Option<usize>,
     /// When no connection slot is free, a new connection from an address with at least this many connections replaces
     /// idle connections of that address first. 0 means no limit.
     pub connections_per_address_max: Option<usize>,

@@ -23,6 +23,7 @@ use crate::hook::HookRegistry;
 use crate::memory::MemoryConfig;
 use crate::session_defaults::{FileModels, SessionDefaults};
 use crate::tokens::TokenCache;
+use crate::tree_cache::TreeCache;
 use crate::wakeups::Wakeups;
 
 /// A function that returns the trace id of a span, as 32 hexadecimal digits, or `None` for an untraced span.
@@ -39,6 +40,7 @@ pub struct Engine {
     pub(crate) tokens: Arc<TokenCache>,
     pub(crate) fragments: Arc<FragmentHub>,
     pub(crate) graft_cache: Arc<GraftCache>,
+    pub(crate) tree_cache: Arc<TreeCache>,
     pub(crate) documents: Arc<DocumentCache>,
     pub(crate) config: Arc<EngineConfig>,
     /// How many nested hook calls led to this engine's current operation; bounded to stop hook loops.
@@ -96,6 +98,7 @@ impl Engine {
             tokens: Arc::default(),
             fragments: Arc::default(),
             graft_cache: Arc::default(),
+            tree_cache: Arc::default(),
             documents: Arc::default(),
             config: Arc::default(),
             depth: 0,

@@ -8,9 +8,10 @@ pub use crate::graft_cache::Grafted;
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use sapwood_core::content::BlobRef;
 use sapwood_core::entry::{ArtifactPut, ArtifactUse, Body, Graft, GraftWhat, Record};
 use sapwood_core::port::store::{PathSlice, StoreError, Until};
-use sapwood_core::project::context::{Context, OpenTurn, build_context};
+use sapwood_core::project::context::{Context, Message, OpenTurn, build_context};
 use sapwood_core::project::rounds::{PathRound, digest, rounds_of, rounds_text};
 use sapwood_core::{Draft, EntryId, Kind, Part, Principal, Scope, Seq, SessionId, TimestampMs, TurnId};
 use serde::Serialize;
@@ -19,7 +20,7 @@ use crate::log::edit;
 use crate::{EngineError, Result, service};
 
 /// Maximum number of grafts per context whose content is shown; older grafts are only listed by name.
-const GRAFTS_SHOWN_MAX: usize = 32;
+pub(crate) const GRAFTS_SHOWN_MAX: usize = 32;
 /// Maximum length of one graft's content in a context, in characters.
 pub const GRAFT_CHARS_MAX: usize = 24_000;
 /// Maximum bytes read from an artifact: enough for [`GRAFT_CHARS_MAX`] characters in any script.
@@ -51,6 +52,19 @@ pub enum GraftState {
     Readable,
     /// The source was erased, or the caller may not read the source.
     Withheld,
+}
+
+/// The content of a graft in a context.
+pub(crate) struct ShownGraft {
+    text: String,
+    image: Option<BlobRef>,
+}
+
+impl ShownGraft {
+    pub fn apply(self, message: &mut Message) {
+        message.show_as(&self.text);
+        message.parts.extend(self.image.map(Part::Media));
+    }
 }
 
 service! {
@@ -209,22 +223,24 @@ impl Grafts<'_> {
         let grafts: Vec<(Seq, Graft)> = grafts.take(GRAFTS_SHOWN_MAX).collect();
         let mut context = build_context(slice, OpenTurn::Keep);
         for (seq, graft) in grafts {
-            let shown = |message: &&mut sapwood_core::project::context::Message| {
-                message.entry.is_some_and(|(entry, _)| entry == seq)
-            };
+            let shown = |message: &&mut Message| message.entry.is_some_and(|(entry, _)| entry == seq);
             let Some(message) = context.messages.iter_mut().find(shown) else { continue };
             let before = message.tokens();
-            match self.resolve(scope, &graft).await? {
-                Some(grafted) => {
-                    message.show_as(&frame(&graft, &grafted.text));
-                    let media = grafted.artifact.iter().filter(|content| content.mime.starts_with("image/"));
-                    message.parts.extend(media.cloned().map(Part::Media));
-                }
-                None => message.show_as(&withheld(&graft)),
-            }
+            self.show(scope, &graft).await?.apply(message);
             context.tokens = context.tokens.saturating_sub(before) + message.tokens();
         }
         Ok(context)
+    }
+
+    /// What a context shows of a graft.
+    pub(crate) async fn show(self, scope: &Scope, graft: &Graft) -> Result<ShownGraft> {
+        Ok(match self.resolve(scope, graft).await? {
+            Some(grafted) => {
+                let image = grafted.artifact.clone().filter(|content| content.mime.starts_with("image/"));
+                ShownGraft { text: frame(graft, &grafted.text), image }
+            }
+            None => ShownGraft { text: withheld(graft), image: None },
+        })
     }
 
     /// Resolve a graft's content. Returns `None` if the caller may not read the source, or the source was erased.

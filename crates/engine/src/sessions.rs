@@ -311,6 +311,7 @@ impl Sessions<'_> {
     pub async fn erase(self, scope: &Scope, session: &SessionId) -> Result<()> {
         self.engine.store.erase(scope, session, self.engine.clock.now()).await?;
         self.engine.graft_cache.evict(&scope.tenant, session);
+        self.engine.tree_cache.evict(&scope.tenant, session);
         self.engine.wakeups.wake(&scope.tenant, session);
         self.engine
             .hooks()

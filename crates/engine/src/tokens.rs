@@ -13,7 +13,7 @@ use sapwood_core::tokens::{Count, Estimate, count_parts, text_bytes};
 const GENERATION_COUNTS: usize = 100_000;
 /// Maximum number of bytes that one counter tokenizes exactly. Beyond that, tokens are estimated: such a context
 /// exceeds any window, so precision does not matter.
-const EXACT_BYTES_MAX: usize = 4 << 20;
+pub(crate) const EXACT_BYTES_MAX: usize = 4 << 20;
 
 /// Entry, length of its shown text, and tokenizer name. The length is included because a compaction can
 /// shorten an entry's text.
@@ -55,8 +55,13 @@ impl TokenCache {
     }
 
     pub(crate) fn counter(&self, model: Option<&str>) -> Counter<'_> {
+        self.counter_up_to(model, EXACT_BYTES_MAX)
+    }
+
+    /// A counter that tokenizes at most this many bytes exactly.
+    pub(crate) fn counter_up_to(&self, model: Option<&str>, exact_bytes: usize) -> Counter<'_> {
         let tokenizer = self.tokenizers.for_model(model);
-        Counter { cache: self, tokenizer, exact_bytes: AtomicUsize::new(EXACT_BYTES_MAX) }
+        Counter { cache: self, tokenizer, exact_bytes: AtomicUsize::new(exact_bytes) }
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Counts> {
@@ -75,6 +80,10 @@ pub(crate) struct Counter<'a> {
 }
 
 impl Counter<'_> {
+    pub(crate) fn exact_bytes_left(&self) -> usize {
+        self.exact_bytes.load(Ordering::Relaxed)
+    }
+
     fn reserve_exact(&self, bytes: usize) -> bool {
         let take = |left: usize| left.checked_sub(bytes);
         self.exact_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok()

@@ -20,6 +20,7 @@ use serde_json::json;
 
 use crate::hook::EventLocation;
 use crate::log::note;
+use crate::path_reader::{PathStart, walk};
 use crate::{EngineError, Result, service};
 
 /// Maximum length of a fork chain. A longer chain is cut off, like a cycle.
@@ -192,8 +193,8 @@ impl Views<'_> {
             })
             .await?;
         if !archives.is_empty() {
-            let path = self.engine.store.read_path(scope, session, None, Until::Root).await?;
-            let on_path: HashSet<Seq> = path.entries.iter().map(|entry| entry.meta.seq).collect();
+            let path = walk(self.engine, scope, session, None, PathStart::Root, usize::MAX).await?;
+            let on_path: HashSet<Seq> = path.into_iter().collect();
             archives.iter_mut().for_each(|archive| archive.on_path = on_path.contains(&archive.seq));
         }
         Ok(archives)

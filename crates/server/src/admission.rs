@@ -10,7 +10,7 @@ use crate::auth::Caller;
 use crate::problem::{Problem, Result};
 use crate::routes::{HEALTH, METRICS, READINESS};
 use crate::settings::Settings;
-use crate::share::{Count, Holder, ResourceShare, ResourceShares};
+use crate::share::{Count, Holder, ReachedLimit, ResourceShare, ResourceShares, ShareLimits};
 use crate::slots::{Slot, Slots};
 
 /// Suggested retry delay.
@@ -52,8 +52,8 @@ impl Settings {
 #[derive(Debug, Clone, Copy)]
 struct AdmissionLimits {
     requests: usize,
-    requests_per_principal: usize,
-    streams_per_principal: usize,
+    requests_per_share: ShareLimits,
+    streams_per_share: ShareLimits,
     operate: usize,
     authenticating: usize,
 }
@@ -64,8 +64,14 @@ impl AdmissionLimits {
         let part = |set: Option<usize>, parts| set.unwrap_or(requests / parts).clamp(1, requests);
         Self {
             requests,
-            requests_per_principal: part(settings.connections_per_principal_max, REQUEST_PARTS),
-            streams_per_principal: part(settings.streams_per_principal_max, STREAM_PARTS),
+            requests_per_share: ShareLimits {
+                per_principal: part(settings.connections_per_principal_max, REQUEST_PARTS),
+                per_tenant: settings.connections_per_tenant_max,
+            },
+            streams_per_share: ShareLimits {
+                per_principal: part(settings.streams_per_principal_max, STREAM_PARTS),
+                per_tenant: settings.streams_per_tenant_max,
+            },
             operate: settings.operate_connections_reserved,
             authenticating: (requests / AUTH_RESERVE_PARTS).clamp(AUTH_RESERVE_MIN, AUTH_RESERVE_MAX),
         }
@@ -108,7 +114,7 @@ impl Admission {
         Self {
             slots: Arc::new(Slots::new(limits.slots(), per_address.max(1))),
             limits,
-            shares: ResourceShares::new(uploads_max),
+            shares: ResourceShares::new(uploads_max, settings.projections_per_principal_max.max(1)),
             requests: Count::default(),
             operate: Count::default(),
             operate_streams: Count::default(),
@@ -137,13 +143,21 @@ impl Admission {
     /// Takes a stream permit from the caller's share.
     pub fn open_stream(self: &Arc<Self>, caller: &Caller) -> Result<StreamPermit> {
         let (admission, share) = (self.clone(), self.share_of(caller));
-        if share.streams.take(self.limits.streams_per_principal) {
-            return Ok(StreamPermit { admission, share: Some(share) });
-        }
+        let limit = match share.take_stream(self.limits.streams_per_share) {
+            Ok(()) => return Ok(StreamPermit { admission, share: Some(share) }),
+            Err(limit) => limit,
+        };
         if caller.has_operate_grant() && self.operate_streams.take(self.limits.operate) {
             return Ok(StreamPermit { admission, share: None });
         }
-        Err(self.reject(RejectReason::OverShare { what: "streams", max: self.limits.streams_per_principal }))
+        Err(self.reject(RejectReason::OverShare { what: "streams", limit }))
+    }
+
+    /// Counts a projection that is refused because too many run for the caller.
+    pub fn reject_projection(&self, max: usize) -> Problem {
+        self.over_share.fetch_add(1, Ordering::Relaxed);
+        let detail = format!("at most {max} projections and exports may run per caller: retry later");
+        Problem::new("share.exceeded", detail).retry_after(RETRY_AFTER_S)
     }
 
     pub fn counters(&self) -> AdmissionCounters {
@@ -161,9 +175,13 @@ impl Admission {
                 self.full.fetch_add(1, Ordering::Relaxed);
                 Problem::full("the server has reached its limit on requests in flight", RETRY_AFTER_S)
             }
-            RejectReason::OverShare { what, max } => {
+            RejectReason::OverShare { what, limit } => {
                 self.over_share.fetch_add(1, Ordering::Relaxed);
-                let detail = format!("at most {max} {what} may be open per caller: close some or wait");
+                let (max, holder) = match limit {
+                    ReachedLimit::Principal(max) => (max, "caller"),
+                    ReachedLimit::Tenant(max) => (max, "tenant"),
+                };
+                let detail = format!("at most {max} {what} may be open per {holder}: close some or wait");
                 Problem::new("share.exceeded", detail).retry_after(RETRY_AFTER_S)
             }
         }
@@ -182,7 +200,7 @@ impl Admission {
 #[derive(Debug, Clone, Copy)]
 enum RejectReason {
     Full,
-    OverShare { what: &'static str, max: usize },
+    OverShare { what: &'static str, limit: ReachedLimit },
 }
 
 /// Capacity in addition to the principals' shares.
@@ -269,6 +287,11 @@ impl Permit {
         }
     }
 
+    /// Returns the address that an unauthenticated request counts toward.
+    pub fn address(&self) -> &Holder {
+        &self.connection.slot.address.holder
+    }
+
     /// Admits a request to a route without authentication.
     pub fn admit_unauthenticated(&self) -> Result<()> {
         match self.capacity {
@@ -291,19 +314,18 @@ impl Permit {
     /// Counts the request in this share and releases its current capacity.
     fn take_request(&mut self, share: &Arc<ResourceShare>) -> Result<(), RejectReason> {
         let admission = &self.connection.admission;
-        let max = admission.limits.requests_per_principal;
         let has_one = matches!(self.capacity, Capacity::Request(_));
         if !has_one && !admission.requests.take(admission.limits.requests) {
             return Err(RejectReason::Full);
         }
-        if !share.requests.take(max) {
+        if let Err(limit) = share.take_request(admission.limits.requests_per_share) {
             if !has_one {
                 admission.requests.release();
             }
-            return Err(RejectReason::OverShare { what: "connections", max });
+            return Err(RejectReason::OverShare { what: "connections", limit });
         }
         match std::mem::replace(&mut self.capacity, Capacity::Request(share.clone())) {
-            Capacity::Request(previous) => previous.requests.release(),
+            Capacity::Request(previous) => previous.release_request(),
             previous => self.release(&previous),
         }
         Ok(())
@@ -334,7 +356,7 @@ impl Permit {
         match capacity {
             Capacity::Nothing | Capacity::Lent { .. } => {}
             Capacity::Request(share) => {
-                share.requests.release();
+                share.release_request();
                 admission.requests.release();
             }
             Capacity::Reserve(reserve) => {
@@ -366,7 +388,7 @@ pub struct StreamPermit {
 impl Drop for StreamPermit {
     fn drop(&mut self) {
         match &self.share {
-            Some(share) => share.streams.release(),
+            Some(share) => share.release_stream(),
             None => self.admission.operate_streams.release(),
         }
     }

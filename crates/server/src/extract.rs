@@ -14,6 +14,7 @@ use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 
 use crate::auth::Caller;
+use crate::byte_quota::BodyBytes;
 use crate::problem::{Problem, Result};
 use crate::state::State;
 
@@ -71,14 +72,15 @@ impl<T: DeserializeOwned + Default> FromRequest<State> for OptionalBody<T> {
     }
 }
 
-/// Reads a body up to a limit.
+/// Reads a body up to a limit. The bytes count toward the caller's quota until the response is ready.
 pub async fn read_body(request: Request, what: &'static str, limit_bytes: usize) -> Result<Bytes> {
+    let quota = request.extensions().get::<BodyBytes>().cloned();
     let mut incoming = IncomingBody::of(request, what, limit_bytes).await?;
-    let first = incoming.frame().await?.unwrap_or_default();
-    let Some(second) = incoming.frame().await? else { return Ok(first) };
+    let Some(first) = incoming.counted_frame(quota.as_ref()).await? else { return Ok(Bytes::new()) };
+    let Some(second) = incoming.counted_frame(quota.as_ref()).await? else { return Ok(first) };
     let mut all = BytesMut::from(first);
     all.extend_from_slice(&second);
-    while let Some(bytes) = incoming.frame().await? {
+    while let Some(bytes) = incoming.counted_frame(quota.as_ref()).await? {
         all.extend_from_slice(&bytes);
     }
     Ok(all.freeze())
@@ -133,6 +135,18 @@ impl IncomingBody {
         if !self.is_broken {
             self.discard().await;
         }
+    }
+
+    /// Returns the next bytes and counts them. If the quota is used up, discards the rest.
+    async fn counted_frame(&mut self, quota: Option<&BodyBytes>) -> Result<Option<Bytes>> {
+        let frame = self.frame().await?;
+        if let (Some(bytes), Some(quota)) = (&frame, quota)
+            && let Err(problem) = quota.grow(bytes.len())
+        {
+            self.discard().await;
+            return Err(problem);
+        }
+        Ok(frame)
     }
 
     async fn frame(&mut self) -> Result<Option<Bytes>> {

@@ -8,6 +8,8 @@
 
 mod admission;
 pub mod auth;
+mod byte_quota;
+mod chunked;
 mod client_stream;
 mod cookie;
 mod download;
@@ -20,6 +22,7 @@ mod metrics;
 mod middleware;
 pub mod oidc;
 mod problem;
+mod projection;
 mod rate;
 mod request_id;
 mod routes;
@@ -32,7 +35,6 @@ mod sse;
 mod state;
 mod tracked_body;
 mod turn_start;
-mod upload_quota;
 pub mod wire;
 mod ws;
 

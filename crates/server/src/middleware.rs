@@ -20,11 +20,13 @@ use hyper_util::service::TowerToHyperService;
 use sapwood::effects::hook::signature::SIGNATURE_HEADER;
 
 use crate::admission::{Connection, Permit};
+use crate::byte_quota::BodyBytes;
 use crate::client_stream::ConnectionNotes;
 use crate::extract::upload_time;
 use crate::problem::{Problem, Result};
 use crate::request_id::RequestId;
 use crate::routes::{self, openai};
+use crate::share::Holder;
 use crate::state::State;
 use crate::tracked_body::TrackedBody;
 
@@ -128,6 +130,7 @@ async fn admit_and_route(
     id: RequestId,
     permit: &mut Permit,
 ) -> Result<Response> {
+    let mut holder = None;
     if request.uri().path().starts_with(routes::API) && !is_signed(&request) {
         // A read-only key may sign in and out, because the server stores no sign-ins.
         let is_login = request.uri().path() == routes::LOGIN;
@@ -135,12 +138,21 @@ async fn admit_and_route(
         let caller = state.auth.admit(method, request.headers()).await?.with_request(id);
         state.check_rate(&caller)?;
         permit.admit(&caller)?;
+        holder = Some(Holder::principal(&caller.scope));
         request.extensions_mut().insert(caller);
     } else {
         permit.admit_unauthenticated()?;
     }
     if request.headers().contains_key(header::UPGRADE) {
         request.extensions_mut().insert(permit.lend());
+    }
+    // The bytes are released when the response is ready.
+    let body_bytes = (!request.body().is_end_stream()).then(|| {
+        let holder = holder.unwrap_or_else(|| permit.address().clone());
+        BodyBytes::new(state.body_quota.guard(holder))
+    });
+    if let Some(body_bytes) = &body_bytes {
+        request.extensions_mut().insert(body_bytes.clone());
     }
     match routes.call(request).await {
         Ok(response) => Ok(response),

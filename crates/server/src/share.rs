@@ -1,5 +1,5 @@
-//! Counts each holder's use of limited resources: connections, requests in flight, streams, uploads. A holder is a
-//! principal, or an address for unauthenticated requests. A share exists as long as a connection or a stream refers
+//! Counts each holder's use of limited resources: connections, requests in flight, streams, uploads, projections. A
+//! holder is a principal, its tenant, or an address for unauthenticated requests. A share exists as long as a connection or a stream refers
 //! to it, so the number of shares is bounded.
 
 use std::collections::HashMap;
@@ -14,6 +14,7 @@ use tokio::sync::Semaphore;
 pub enum Holder {
     Address(IpAddr),
     Principal(TenantId, Principal),
+    Tenant(TenantId),
 }
 
 impl Holder {
@@ -61,10 +62,27 @@ impl Count {
 
 type ShareTable = Mutex<HashMap<Holder, Weak<ResourceShare>>>;
 
+/// The limits of one principal and of its tenant.
+#[derive(Debug, Clone, Copy)]
+pub struct ShareLimits {
+    pub per_principal: usize,
+    /// `None`: the tenant has no limit of its own.
+    pub per_tenant: Option<usize>,
+}
+
+/// The limit that a caller has reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReachedLimit {
+    Principal(usize),
+    Tenant(usize),
+}
+
 /// The resources that one holder has taken.
 #[derive(Debug)]
 pub struct ResourceShare {
     pub holder: Holder,
+    /// The share of the principal's tenant.
+    tenant: Option<Arc<ResourceShare>>,
     /// Open connections. Counted only for addresses.
     pub connections: Count,
     /// Requests in flight, including streams.
@@ -74,7 +92,48 @@ pub struct ResourceShare {
     pub streams: Count,
     /// Permits for uploads that are streamed into the store. Further uploads wait for the holder's other uploads.
     pub uploads: Semaphore,
+    /// Permits for projections that are being computed.
+    pub projections: Arc<Semaphore>,
     table: Arc<ShareTable>,
+}
+
+impl ResourceShare {
+    pub fn take_request(&self, limits: ShareLimits) -> Result<(), ReachedLimit> {
+        self.take_both(|share| &share.requests, limits)
+    }
+
+    pub fn release_request(&self) {
+        self.release_both(|share| &share.requests);
+    }
+
+    pub fn take_stream(&self, limits: ShareLimits) -> Result<(), ReachedLimit> {
+        self.take_both(|share| &share.streams, limits)
+    }
+
+    pub fn release_stream(&self) {
+        self.release_both(|share| &share.streams);
+    }
+
+    /// Takes a unit from this share and from the tenant's share, or from neither.
+    fn take_both(&self, count: fn(&Self) -> &Count, limits: ShareLimits) -> Result<(), ReachedLimit> {
+        if !count(self).take(limits.per_principal) {
+            return Err(ReachedLimit::Principal(limits.per_principal));
+        }
+        let Some(tenant) = &self.tenant else { return Ok(()) };
+        let max = limits.per_tenant.unwrap_or(usize::MAX);
+        if !count(tenant).take(max) {
+            count(self).release();
+            return Err(ReachedLimit::Tenant(max));
+        }
+        Ok(())
+    }
+
+    fn release_both(&self, count: fn(&Self) -> &Count) {
+        count(self).release();
+        if let Some(tenant) = &self.tenant {
+            count(tenant).release();
+        }
+    }
 }
 
 impl Drop for ResourceShare {
@@ -91,25 +150,36 @@ impl Drop for ResourceShare {
 pub struct ResourceShares {
     table: Arc<ShareTable>,
     uploads_max: usize,
+    projections_max: usize,
 }
 
 impl ResourceShares {
-    pub fn new(uploads_max: usize) -> Self {
-        Self { table: Arc::default(), uploads_max }
+    pub fn new(uploads_max: usize, projections_max: usize) -> Self {
+        Self { table: Arc::default(), uploads_max, projections_max }
     }
 
     pub fn find(&self, holder: Holder) -> Arc<ResourceShare> {
+        let tenant = match &holder {
+            Holder::Principal(tenant, _) => Some(self.find_in(Holder::Tenant(tenant.clone()), None)),
+            Holder::Address(_) | Holder::Tenant(_) => None,
+        };
+        self.find_in(holder, tenant)
+    }
+
+    fn find_in(&self, holder: Holder, tenant: Option<Arc<ResourceShare>>) -> Arc<ResourceShare> {
         let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(share) = table.get(&holder).and_then(Weak::upgrade) {
             return share;
         }
         let share = Arc::new(ResourceShare {
             holder: holder.clone(),
+            tenant,
             connections: Count::default(),
             requests: Count::default(),
             authenticating: Count::default(),
             streams: Count::default(),
             uploads: Semaphore::new(self.uploads_max),
+            projections: Arc::new(Semaphore::new(self.projections_max)),
             table: self.table.clone(),
         });
         table.insert(holder, Arc::downgrade(&share));
@@ -132,15 +202,29 @@ mod tests {
 
     #[test]
     fn each_holder_has_one_share_that_is_dropped_with_its_last_reference() {
-        let shares = ResourceShares::new(1);
+        let shares = ResourceShares::new(1, 1);
         let (one, two) = (shares.find(holder("ana")), shares.find(holder("ana")));
         assert!(Arc::ptr_eq(&one, &two));
         let bob = shares.find(holder("bob"));
-        assert_eq!(shares.len(), 2);
+        assert_eq!(shares.len(), 3, "two principals and their tenant");
         drop((one, bob));
-        assert_eq!(shares.len(), 1);
+        assert_eq!(shares.len(), 2);
         drop(two);
         assert_eq!(shares.len(), 0);
+    }
+
+    #[test]
+    fn a_refused_unit_counts_neither_for_the_principal_nor_for_the_tenant() {
+        let shares = ResourceShares::new(1, 1);
+        let (ana, bob) = (shares.find(holder("ana")), shares.find(holder("bob")));
+        let limits = ShareLimits { per_principal: 2, per_tenant: Some(3) };
+        assert!(ana.take_request(limits).is_ok() && ana.take_request(limits).is_ok());
+        assert_eq!(ana.take_request(limits), Err(ReachedLimit::Principal(2)));
+        assert!(bob.take_request(limits).is_ok());
+        assert_eq!(bob.take_request(limits), Err(ReachedLimit::Tenant(3)));
+        ana.release_request();
+        assert!(bob.take_request(limits).is_ok());
+        assert_eq!(bob.take_request(limits), Err(ReachedLimit::Principal(2)));
     }
 
     #[test]

@@ -187,7 +187,7 @@ impl Drop for Slot {
 fn ip_of(share: &ResourceShare) -> Option<IpAddr> {
     match share.holder {
         Holder::Address(ip) => Some(ip),
-        Holder::Principal(..) => None,
+        Holder::Principal(..) | Holder::Tenant(_) => None,
     }
 }
 
@@ -207,7 +207,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_new_connection_replaces_the_one_that_was_idle_longest() {
-        let (slots, shares) = (Arc::new(Slots::new(3, 3)), ResourceShares::new(1));
+        let (slots, shares) = (Arc::new(Slots::new(3, 3)), ResourceShares::new(1, 1));
         let local = address(&shares, "127.0.0.1");
         let (busy, old, young) = (
             slots.take(local.clone()).await,
@@ -230,7 +230,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_address_over_its_share_loses_its_own_connections_first() {
-        let (slots, shares) = (Arc::new(Slots::new(3, 2)), ResourceShares::new(1));
+        let (slots, shares) = (Arc::new(Slots::new(3, 2)), ResourceShares::new(1, 1));
         let (hog, other) = (address(&shares, "10.0.0.1"), address(&shares, "10.0.0.2"));
         let oldest = slots.take(other.clone()).await;
         let (first, second) = (slots.take(hog.clone()).await, slots.take(hog.clone()).await);

@@ -21,13 +21,14 @@ use tokio::task::JoinHandle;
 
 use crate::admission::Admission;
 use crate::auth::{Authenticator, Caller};
+use crate::byte_quota::ByteQuota;
 use crate::health::Readiness;
 use crate::metrics::Metrics;
 use crate::problem::{Problem, Result};
+use crate::projection::Projections;
 use crate::rate::Rates;
 use crate::request_id::RequestId;
 use crate::settings::Settings;
-use crate::upload_quota::UploadQuota;
 
 /// Period for which one audit line covers reads of the same session by the same principal.
 const READ_AUDIT_TTL: Duration = Duration::from_millis(READ_AUDIT_WINDOW_MS as u64);
@@ -82,7 +83,9 @@ pub struct Inner {
     pub admission: Arc<Admission>,
     pub rates: Rates,
     pub documents: Arc<Semaphore>,
-    pub upload_quota: UploadQuota,
+    pub upload_quota: Arc<ByteQuota>,
+    pub body_quota: Arc<ByteQuota>,
+    pub projections: Projections,
     pub readiness: Readiness,
     pub streamed_uploads: Semaphore,
     agents: BTreeMap<String, Agent>,
@@ -118,7 +121,13 @@ impl State {
             admission: Arc::new(Admission::new(&settings, STREAMED_UPLOADS_MAX / STREAMED_UPLOAD_PARTS)),
             documents: Arc::new(Semaphore::new(DOCUMENTS_MAX)),
             readiness: Readiness::default(),
-            upload_quota: UploadQuota::new(BUFFERED_UPLOADS_MAX.saturating_mul(settings.upload_bytes_max)),
+            upload_quota: Arc::new(ByteQuota::new(
+                BUFFERED_UPLOADS_MAX.saturating_mul(settings.upload_bytes_max),
+            )),
+            body_quota: Arc::new(ByteQuota::new(
+                settings.body_bytes_in_flight_max.max(2 * settings.body_bytes_max),
+            )),
+            projections: Projections::new(&settings),
             streamed_uploads: Semaphore::new(STREAMED_UPLOADS_MAX),
             requests: AtomicU64::new(SystemClock.random() as u64),
             agents: served.map(|agent| (agent.id.clone(), agent)).collect(),

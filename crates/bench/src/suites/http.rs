@@ -134,13 +134,17 @@ async fn append_in_process(stage: &Stage, texts: &[String]) -> anyhow::Result<f6
 }
 
 /// A server in another process. Killed on drop.
-struct ServerProcess {
+pub struct ServerProcess {
     child: Child,
-    addr: SocketAddr,
+    pub addr: SocketAddr,
 }
 
 impl ServerProcess {
-    fn start(mut command: Command) -> anyhow::Result<Self> {
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub fn start(mut command: Command) -> anyhow::Result<Self> {
         let mut child = command.stdout(Stdio::piped()).spawn().context(program::NOT_STARTED)?;
         let mut line = String::new();
         BufReader::new(child.stdout.take().context("the server has no stdout")?).read_line(&mut line)?;

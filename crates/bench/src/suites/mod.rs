@@ -10,6 +10,7 @@ pub mod full;
 pub mod http;
 pub mod import;
 pub mod list;
+pub mod load;
 pub mod memories;
 pub mod memory;
 pub mod postgres;

@@ -248,8 +248,17 @@ fn settings_of(config: &ServerSettings, grace_s: u64) -> Result<Settings> {
         connections_per_principal_max: unless_zero(config.connections_per_principal_max),
         streams_per_principal_max: unless_zero(config.streams_per_principal_max),
         connections_per_address_max: unless_zero(config.connections_per_address_max),
+        connections_per_tenant_max: unless_zero(config.connections_per_tenant_max),
+        streams_per_tenant_max: unless_zero(config.streams_per_tenant_max),
+        projections_max: config.projections_max.unwrap_or(defaults.projections_max),
+        projections_per_principal_max: config
+            .projections_per_principal_max
+            .unwrap_or(defaults.projections_per_principal_max),
         operate_connections_reserved,
         openai_model: config.openai_model.clone(),
+        body_bytes_in_flight_max: config
+            .body_bytes_in_flight_max
+            .unwrap_or(defaults.body_bytes_in_flight_max),
         body_bytes_max: config.body_bytes_max.unwrap_or(defaults.body_bytes_max),
         upload_bytes_max: config.upload_bytes_max.unwrap_or(defaults.upload_bytes_max),
         rate,

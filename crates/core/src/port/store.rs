@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use serde::Serialize;
 
 use crate::authority::{Authority, Source};
-use crate::entry::{Body, Draft, Entry, Kind, LOG_VERSION, Outcome, Record, SessionState, codec};
+use crate::entry::{Body, Draft, Entry, Kind, LOG_VERSION, Meta, Outcome, Record, SessionState, codec};
 use crate::id::{EntryId, Seq, SessionId, TenantId, TimestampMs, TurnId};
 pub use crate::port::audit::{AuditAction, AuditLine, AuditNote};
 pub use crate::port::blob::{BLOB_BYTES_MAX, BLOB_CHUNK_BYTES_MAX, BlobSink, Blobs, WHOLE_BLOB_BYTES_MAX};
@@ -394,6 +394,19 @@ pub trait Log: Send + Sync {
         at: Option<Seq>,
         until: Until,
     ) -> Result<PathSlice>;
+    /// The metadata of the path to `from`, or to the leaf, newest first: at most `limit` entries. The walk continues at
+    /// the parent of the last one. Unlike [`Log::read_path`] it decodes no bodies, so that long paths need little memory.
+    async fn walk_path(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        from: Option<Seq>,
+        limit: usize,
+    ) -> Result<Vec<Meta>> {
+        let count = u32::try_from(limit.min(PAGE_ROWS_MAX)).unwrap_or(u32::MAX);
+        let slice = self.read_path(scope, session, from, Until::Entries(count)).await?;
+        Ok(slice.entries.into_iter().rev().map(|entry| entry.meta).collect())
+    }
     /// The entry that contains the `count`-th message on the path to `leaf`.
     async fn nth_message(
         &self,

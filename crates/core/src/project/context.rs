@@ -317,7 +317,7 @@ impl OmittedEntries {
     }
 }
 
-fn has_output(body: &Body) -> bool {
+pub(super) fn has_output(body: &Body) -> bool {
     match body {
         Body::ToolResult(_) => true,
         Body::AssistantMessage(message) => message.stop != Stop::Error,
@@ -330,7 +330,7 @@ fn user_text(meta: &Meta, text: String) -> Message {
 }
 
 /// A summary as the model receives it, in its frame. Readers see the plain text.
-fn summary_message(meta: &Meta, text: String, framed: String) -> Message {
+pub(super) fn summary_message(meta: &Meta, text: String, framed: String) -> Message {
     Message { summary: Some(text), ..user_text(meta, framed) }
 }
 
@@ -338,7 +338,7 @@ fn message(role: Role, meta: &Meta, parts: Vec<Part>) -> Message {
     Message { role, parts, entry: Some((meta.seq, meta.id)), answers: None, summary: None }
 }
 
-fn message_of(meta: &Meta, body: Body) -> Option<Message> {
+pub(super) fn message_of(meta: &Meta, body: Body) -> Option<Message> {
     match body {
         Body::UserMessage(body) => Some(message(Role::User, meta, without_calls(body.parts))),
         Body::AssistantMessage(body) => Some(message(Role::Assistant, meta, body.parts)),
@@ -472,7 +472,7 @@ impl OpenPairs {
     }
 }
 
-fn interrupted(call_id: String, tool: String) -> Message {
+pub(super) fn interrupted(call_id: String, tool: String) -> Message {
     let answers = Answers { call_id, tool: Some(tool), is_error: true };
     Message {
         role: Role::Tool,

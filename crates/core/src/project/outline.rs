@@ -24,6 +24,25 @@ pub struct OutlineNode {
     pub on_path: bool,
 }
 
+impl OutlineNode {
+    /// The node of an entry, without what only other entries decide: its label, its children, and whether it is on the
+    /// path.
+    pub fn of(entry: &Entry) -> Self {
+        let meta = &entry.meta;
+        Self {
+            seq: meta.seq,
+            id: meta.id,
+            parent: meta.parent,
+            kind: meta.kind,
+            at: meta.at,
+            text: node_text(entry),
+            label: None,
+            children: Vec::new(),
+            on_path: false,
+        }
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = Tree))]
 pub struct Outline {
@@ -31,6 +50,9 @@ pub struct Outline {
     pub leaf: Option<Seq>,
     /// Sorted by seq.
     pub nodes: Vec<OutlineNode>,
+    /// Pass this as `after` to get the next page; absent on the last page.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<Seq>,
 }
 
 impl Outline {
@@ -56,17 +78,7 @@ impl Outline {
             Some(parent) => self.nodes[parent].children.push(meta.seq),
             None => self.roots.push(meta.seq),
         }
-        self.nodes.push(OutlineNode {
-            seq: meta.seq,
-            id: meta.id,
-            parent: meta.parent,
-            kind: meta.kind,
-            at: meta.at,
-            text: node_text(entry),
-            label: None,
-            children: Vec::new(),
-            on_path: false,
-        });
+        self.nodes.push(OutlineNode::of(entry));
     }
 
     fn mark_path(&mut self) {

@@ -1,5 +1,7 @@
 //! The context: call and result pairs, failed turns, and that it is well formed for every path and cut.
 
+use std::collections::VecDeque;
+
 use proptest::prelude::*;
 use sapwood_core::content::{Json, Part, joined_text};
 use sapwood_core::entry::{
@@ -8,7 +10,10 @@ use sapwood_core::entry::{
 };
 use sapwood_core::fixture::{MemLog, check_context, check_context_at, check_resume, random_script};
 use sapwood_core::port::store::{PathSlice, Until};
-use sapwood_core::project::context::{Context, INTERRUPTED, OpenTurn, Role, build_context};
+use sapwood_core::project::context::{Context, INTERRUPTED, Message, OpenTurn, Role, build_context};
+use sapwood_core::project::context_stream::{ContextMessages, ContextPlan, NextMessage};
+use sapwood_core::project::path_runs::{PathRuns, RunJoiner};
+use sapwood_core::settings::Settings;
 use sapwood_core::{Body, Seq};
 
 /// The first violation of I6 in a context, if any: each call must be directly followed by one result, in order, and no
@@ -400,4 +405,76 @@ fn every_summary_is_framed_and_separate_from_the_users_words() {
     ];
     assert_eq!(texts, expected);
     assert_eq!(messages[2].text(), "The cache was not the cause.", "readers see the plain text");
+}
+
+/// The context of a path, built message by message in two passes over its entries.
+fn streamed(log: &MemLog, at: Option<Seq>) -> (Settings, Vec<Message>) {
+    let slice = log.slice(at, Until::ContextStart);
+    let failed = slice.ended_turns.iter().filter(|(_, outcome)| *outcome == Outcome::Failed);
+    let failed = failed.map(|(turn, _)| *turn).collect();
+    let mut plan = ContextPlan::new(slice.settings_before, failed, slice.inherited, 32);
+    slice.entries.iter().for_each(|entry| plan.add(entry));
+    let (settings, mut messages) = plan.finish(None);
+    let mut shown: Vec<Message> = messages.take_summary().into_iter().collect();
+    let mut next = VecDeque::new();
+    for entry in slice.entries {
+        messages.add(entry, &mut next);
+        shown.extend(next.drain(..).map(|next| resolve(log, &messages, next)));
+    }
+    messages.finish(&mut next);
+    shown.extend(next.drain(..).map(|next| resolve(log, &messages, next)));
+    (settings, shown)
+}
+
+fn resolve(log: &MemLog, messages: &ContextMessages, next: NextMessage) -> Message {
+    match next {
+        NextMessage::Ready(message) => message,
+        NextMessage::Elsewhere { seq, tool } => messages.moved_result(log.entry(seq).clone(), &tool).unwrap(),
+    }
+}
+
+proptest! {
+    #[test]
+    fn a_streamed_context_equals_the_built_one(seed: u64, len in 1_usize..150) {
+        let log = MemLog::of(&random_script(seed, len));
+        let in_tree = log.entries().filter(|entry| entry.meta.kind.stance() == Stance::InTree);
+        let places: Vec<Option<Seq>> = in_tree.map(|entry| Some(entry.meta.seq)).chain([None]).collect();
+        for at in places {
+            let built = build_context(log.slice(at, Until::ContextStart), OpenTurn::Keep);
+            let (settings, messages) = streamed(&log, at);
+            prop_assert_eq!(messages, built.messages);
+            prop_assert_eq!((settings.system_prompt(), settings.model), (built.system, built.model));
+        }
+    }
+
+    #[test]
+    fn a_streamed_context_of_a_fork_equals_the_built_one(seed: u64, len in 1_usize..100) {
+        let source = MemLog::of(&random_script(seed, len));
+        let mut fork = source.fork(source.head().leaf);
+        let _ = fork.try_write("[ u9001 C9002(x,y) t9003(y) ]failed [ u9004 ]failed u9005 t9006(x)");
+        let built = build_context(fork.slice(None, Until::ContextStart), OpenTurn::Keep);
+        prop_assert_eq!(streamed(&fork, None).1, built.messages);
+    }
+
+    #[test]
+    fn the_runs_of_a_path_contain_exactly_the_path(seed: u64, len in 1_usize..150) {
+        let log = MemLog::of(&random_script(seed, len));
+        let path = log.path_seqs(log.head().leaf);
+        let walked = PathRuns::of_walk(path.iter().rev().copied());
+        let mut joiner = RunJoiner::default();
+        log.entries().for_each(|entry| joiner.add(&entry.meta, walked.contains(&entry.meta)));
+        let joined = joiner.finish();
+        prop_assert!(joined.len() <= walked.len());
+        for runs in [&walked, &joined] {
+            let found: Vec<Seq> =
+                log.entries().filter(|entry| runs.contains(&entry.meta)).map(|entry| entry.meta.seq).collect();
+            prop_assert_eq!(&found, &path);
+            for entry in log.entries() {
+                let seq = entry.meta.seq;
+                let expected = path.iter().find(|on_path| **on_path > seq);
+                prop_assert!(runs.next_after(seq).is_none_or(|next| expected.is_none_or(|seq| next <= *seq)));
+                prop_assert_eq!(runs.next_after(seq).is_none(), expected.is_none());
+            }
+        }
+    }
 }

@@ -13,6 +13,7 @@ use sapwood_core::project::ledger::Ledger;
 use sapwood_core::project::outline::Outline;
 use sapwood_core::project::path_marks::PathMarks;
 use sapwood_core::project::summary::Summary;
+use sapwood_core::project::tree_index::TreeIndex;
 use sapwood_core::project::usage::Spend;
 use sapwood_core::settings::{Labels, Settings};
 use sapwood_core::tree::Head;
@@ -535,4 +536,28 @@ fn unrelated_entries(bodies: Vec<Body>) -> Vec<Entry> {
         Entry { meta, body }
     };
     bodies.into_iter().enumerate().map(entry).collect()
+}
+
+proptest! {
+    #[test]
+    fn the_pages_of_a_tree_together_are_the_outline(seed: u64, len in 1_usize..120, limit in 1_usize..40) {
+        let log = MemLog::of(&random_script(seed, len));
+        let leaf = log.head().leaf;
+        let whole = Outline::fold(log.entries(), leaf);
+        let (mut index, mut labels) = (TreeIndex::default(), Labels::default());
+        for entry in log.entries() {
+            index.add(&entry.meta);
+            labels.apply(&entry.body);
+        }
+        let (mut nodes, mut after) = (Vec::new(), Seq::ZERO);
+        while let Some((upto, has_more)) = index.page_end(after, limit) {
+            let part = index.part(after, upto, leaf);
+            let page = log.entries().filter(|entry| entry.meta.seq > after && entry.meta.seq <= upto);
+            nodes.extend(page.filter_map(|entry| part.node(entry, labels.get(entry.meta.id).map(str::to_owned))));
+            after = upto;
+            prop_assert_eq!(has_more, whole.nodes.last().is_some_and(|last| last.seq > after));
+        }
+        prop_assert_eq!(index.roots(), whole.roots);
+        prop_assert_eq!(nodes, whole.nodes);
+    }
 }

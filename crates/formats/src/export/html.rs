@@ -31,10 +31,37 @@ code{font-family:ui-monospace,monospace;font-size:.9em}details{margin:.4rem 0}su
 .cut{border-left:3px solid var(--line);padding-left:1rem}p.meta{opacity:.65;margin:.2rem 0}
 ";
 
+/// The text after the last entry.
+pub const END: &str = "</main>\n</body>\n</html>\n";
+
+/// Renders a page entry by entry.
+#[derive(Default)]
+pub struct PageWriter {
+    calls: ToolNames,
+}
+
+impl PageWriter {
+    /// The text of the next entry of the active path. Images in `blobs` are embedded.
+    pub fn entry(&mut self, entry: &Entry, blobs: &Blobs) -> String {
+        let mut text = String::new();
+        self.calls.record(&entry.body);
+        write_entry(&mut text, entry, &self.calls, blobs);
+        without_controls(text)
+    }
+}
+
 /// Render the page. `path` is the active path from its root, oldest first. Images in `blobs` are embedded.
 pub fn page(summary: &Summary, path: &[Entry], blobs: &Blobs) -> String {
+    let (mut page, mut writer) = (begin(summary), PageWriter::default());
+    path.iter().for_each(|entry| page.push_str(&writer.entry(entry, blobs)));
+    page.push_str(END);
+    page
+}
+
+/// The text before the first entry.
+pub fn begin(summary: &Summary) -> String {
     let title = escape(summary.title.as_deref().or(summary.preview.as_deref()).unwrap_or("A session"));
-    let mut page = format!(
+    let page = format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta http-equiv=\"Content-Security-Policy\" content=\"{POLICY}\">\n\
          <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n\
@@ -43,12 +70,6 @@ pub fn page(summary: &Summary, path: &[Entry], blobs: &Blobs) -> String {
         escape(summary.id.as_str()),
         write_rfc3339(summary.created_at),
     );
-    let mut calls = ToolNames::default();
-    for entry in path {
-        calls.record(&entry.body);
-        write_entry(&mut page, entry, &calls, blobs);
-    }
-    page.push_str("</main>\n</body>\n</html>\n");
     without_controls(page)
 }
 

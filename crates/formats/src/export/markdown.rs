@@ -13,8 +13,24 @@ use super::messages::describe_media;
 use super::without_controls;
 use crate::import::text::write_rfc3339;
 
-/// Render the page. `path` is the active path from its root, oldest first.
-pub fn page(summary: &Summary, path: &[Entry]) -> String {
+/// Renders a page entry by entry.
+#[derive(Default)]
+pub struct PageWriter {
+    calls: ToolNames,
+}
+
+impl PageWriter {
+    /// The text of the next entry of the active path.
+    pub fn entry(&mut self, entry: &Entry) -> String {
+        let mut text = String::new();
+        self.calls.record(&entry.body);
+        write_entry(&mut text, entry, &self.calls);
+        without_controls(text)
+    }
+}
+
+/// The text before the first entry.
+pub fn begin(summary: &Summary) -> String {
     let mut page = String::new();
     let title = summary.title.as_deref().or(summary.preview.as_deref()).unwrap_or("A session");
     let _ = writeln!(page, "# {}\n", one_line(title));
@@ -23,12 +39,14 @@ pub fn page(summary: &Summary, path: &[Entry]) -> String {
         let _ = write!(page, ", model `{}`", one_line(model));
     }
     page.push_str(".\n");
-    let mut calls = ToolNames::default();
-    for entry in path {
-        calls.record(&entry.body);
-        write_entry(&mut page, entry, &calls);
-    }
     without_controls(page)
+}
+
+/// Render the page. `path` is the active path from its root, oldest first.
+pub fn page(summary: &Summary, path: &[Entry]) -> String {
+    let (mut page, mut writer) = (begin(summary), PageWriter::default());
+    path.iter().for_each(|entry| page.push_str(&writer.entry(entry)));
+    page
 }
 
 fn write_entry(page: &mut String, entry: &Entry, calls: &ToolNames) {

@@ -1,7 +1,11 @@
 //! Routes for the log: reading pages, and appending messages without a model.
 
+use std::collections::VecDeque;
+
+use axum::body::Bytes;
 use axum::extract::State as Shared;
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
 use sapwood::core::Record;
 use sapwood::core::entry::Meta;
 use sapwood::core::port::store::is_full_page;
@@ -10,15 +14,18 @@ use sapwood::formats::{MessageIn, read_message_with_media};
 use sapwood::{Seq, SessionId};
 use serde::Serialize;
 use serde::de::IgnoredAny;
+use serde_json::json;
 use serde_json::value::RawValue;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::{appended, rows};
 use crate::auth::Caller;
+use crate::chunked::{ChunkSource, JsonChunk, LongRead, body_of};
 use crate::extract::{AuditedPath, Params, PathParams, RawJson, header_text};
 use crate::json::Json;
 use crate::problem::{Problem, Result};
+use crate::request_id::RequestId;
 use crate::state::State;
 use crate::wire;
 
@@ -43,10 +50,72 @@ struct EntryRow {
     body: Box<RawValue>,
 }
 
-#[derive(Serialize)]
+/// A page of entries that is being written.
 struct EntryPage {
-    items: Vec<EntryRow>,
+    read: LongRead,
+    session: SessionId,
+    after: Seq,
+    /// The last entry of the page.
+    end: Seq,
     next: Option<Seq>,
+    records: VecDeque<Record>,
+    stage: PageStage,
+    chunk: JsonChunk,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum PageStage {
+    Begin,
+    Items,
+    Over,
+}
+
+impl ChunkSource for EntryPage {
+    async fn next(&mut self) -> Result<Option<Bytes>> {
+        if self.stage == PageStage::Begin {
+            self.chunk.text("{\"items\":[");
+            self.stage = PageStage::Items;
+        }
+        while self.stage == PageStage::Items && !self.chunk.is_full() {
+            if self.records.is_empty() && self.after < self.end {
+                self.read_again().await?;
+            }
+            match self.records.pop_front() {
+                Some(record) => {
+                    self.after = record.meta.seq;
+                    self.chunk.item(&entry_of(&self.session, record)?);
+                }
+                None => {
+                    self.chunk.text(&format!("],\"next\":{}}}", json!(self.next)));
+                    self.stage = PageStage::Over;
+                }
+            }
+        }
+        Ok(self.chunk.take())
+    }
+
+    fn release(&mut self) {
+        self.records = VecDeque::new();
+    }
+
+    fn request(&self) -> RequestId {
+        self.read.caller.request
+    }
+}
+
+impl EntryPage {
+    /// Reads the rest of a page that was released.
+    async fn read_again(&mut self) -> Result<()> {
+        self.read.recheck().await?;
+        let (store, scope) = (self.read.state.engine.store(), &self.read.caller.scope);
+        let limit = (self.end.0 - self.after.0) as usize;
+        self.records = store.read_after(scope, &self.session, self.after, limit).await?.into();
+        // Without the entry the page cannot be completed.
+        if self.records.is_empty() {
+            return Err(Problem::new("session.not_found", format!("no session `{}`", self.session)));
+        }
+        Ok(())
+    }
 }
 
 /// List a session's log in order, including entries outside the tree.
@@ -57,13 +126,22 @@ async fn list_entries(
     caller: Caller,
     AuditedPath(session): AuditedPath<SessionId>,
     Params(query): Params<wire::ListEntries>,
-) -> Result<Json<EntryPage>> {
+) -> Result<Response> {
     let limit = rows(query.limit, ROWS_MAX)?;
     let after = Seq(query.after.unwrap_or(0));
     let records = state.engine.store().read_after(&caller.scope, &session, after, limit).await?;
     let next = records.last().filter(|_| is_full_page(&records, limit)).map(|record| record.meta.seq);
-    let items = records.into_iter().map(|record| entry_of(&session, record)).collect::<Result<_>>()?;
-    Ok(Json(EntryPage { items, next }))
+    let body = body_of(EntryPage {
+        read: LongRead::new(&state, &caller),
+        session,
+        after,
+        end: records.last().map_or(after, |record| record.meta.seq),
+        next,
+        records: records.into(),
+        stage: PageStage::Begin,
+        chunk: JsonChunk::default(),
+    });
+    Ok(([(header::CONTENT_TYPE, "application/json")], body.await?).into_response())
 }
 
 fn entry_of(session: &SessionId, record: Record) -> Result<EntryRow> {

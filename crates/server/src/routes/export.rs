@@ -5,15 +5,15 @@ use std::collections::VecDeque;
 use std::io::Write;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use axum::body::{Body as HttpBody, Bytes};
+use axum::body::Bytes;
 use axum::extract::State as Shared;
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
-use futures_util::stream;
 use sapwood::core::project::summary::Summary;
 use sapwood::core::{BlobHash, Record};
 use sapwood::engine::blob::BlobReader;
 use sapwood::engine::export::PageFormat;
+use sapwood::engine::page_reader::PageReader;
 use sapwood::formats::export::{ExportError, jsonl, tree};
 use sapwood::formats::import::pi::Dialect;
 use sapwood::{Engine, Scope, Seq, SessionId};
@@ -21,15 +21,16 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::auth::Caller;
+use crate::chunked::{CHUNK_BYTES_MIN, ChunkSource, LongRead, body_of};
 use crate::extract::{Body, PathParams};
 use crate::problem::{Problem, Result};
+use crate::projection::ProjectionPermit;
+use crate::request_id::RequestId;
 use crate::state::State;
 use crate::wire;
 
 /// Entries per store read.
 const PAGE_RECORDS: usize = 500;
-/// Minimum size of a sent chunk, except for the last chunk.
-const SENT_BYTES_MIN: usize = 64 << 10;
 
 pub fn routes() -> OpenApiRouter<State> {
     OpenApiRouter::new().routes(routes!(export_session))
@@ -42,6 +43,7 @@ async fn export_session(
     Shared(state): Shared<State>,
     caller: Caller,
     PathParams(session): PathParams<SessionId>,
+    permit: ProjectionPermit,
     Body(request): Body<wire::Export>,
 ) -> Result<Response> {
     let (engine, scope) = (&state.engine, &caller.scope);
@@ -51,19 +53,25 @@ async fn export_session(
     let body = match shape {
         ExportShape::Log => {
             let exporter = |output| Exporter::Log(jsonl::Exporter::new(output));
-            HttpBody::from_stream(stream_lines(LineExport::new(&state, &caller, summary, exporter)))
+            body_of(LineExport::new(&state, &caller, summary, exporter)).await?
         }
         ExportShape::Tree(dialect) => {
             let exporter = |output| Exporter::Tree(tree::Exporter::new(output, dialect));
-            HttpBody::from_stream(stream_lines(LineExport::new(&state, &caller, summary, exporter)))
+            body_of(LineExport::new(&state, &caller, summary, exporter)).await?
         }
-        ExportShape::Page(page) => {
-            let text = engine.views().page(scope, &summary, page).await?;
-            if page == PageFormat::Workflow {
-                engine.views().mark_exported(scope, &session, name, summary.head.seq.0).await?;
+        ExportShape::Page(page) => match engine.views().read_page(scope, &summary, page).await? {
+            Some(reader) => {
+                let body = body_of(PageExport::new(&state, &caller, reader)).await?;
+                permit.hold_for(body)
             }
-            HttpBody::from(text)
-        }
+            None => {
+                let text = engine.views().page(scope, &summary, page).await?;
+                if page == PageFormat::Workflow {
+                    engine.views().mark_exported(scope, &session, name, summary.head.seq.0).await?;
+                }
+                permit.hold_for_text(text)
+            }
+        },
     };
     let headers = [
         (header::CONTENT_TYPE, HeaderValue::from_static(kind)),
@@ -111,8 +119,10 @@ impl OutputBuffer {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 
+    /// Takes the bytes in a buffer of exactly their size.
     fn take(&self) -> Bytes {
-        Bytes::from(std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner)))
+        let written = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        Bytes::from(written.into_boxed_slice())
     }
 }
 
@@ -197,14 +207,36 @@ impl BlobExport {
 
 /// A line-based export in progress. It covers the log up to the head at the start of the export.
 struct LineExport {
-    state: State,
-    caller: Caller,
+    read: LongRead,
     summary: Summary,
     after: Seq,
     records: VecDeque<Record>,
     blob_export: Option<BlobExport>,
     exporter: Option<Exporter>,
+    has_header: bool,
     output: OutputBuffer,
+}
+
+impl ChunkSource for LineExport {
+    async fn next(&mut self) -> Result<Option<Bytes>> {
+        self.read.recheck().await?;
+        while self.output.len() < CHUNK_BYTES_MIN {
+            let Some(mut exporter) = self.exporter.take() else { break };
+            match self.step(&mut exporter).await? {
+                ExportStep::More => self.exporter = Some(exporter),
+                ExportStep::Last => exporter.finish()?,
+            }
+        }
+        Ok(Some(self.output.take()).filter(|chunk| !chunk.is_empty()))
+    }
+
+    fn release(&mut self) {
+        self.records = VecDeque::new();
+    }
+
+    fn request(&self) -> RequestId {
+        self.read.caller.request
+    }
 }
 
 impl LineExport {
@@ -216,51 +248,38 @@ impl LineExport {
     ) -> Self {
         let output = OutputBuffer::default();
         Self {
-            state: state.clone(),
-            caller: caller.clone(),
+            read: LongRead::new(state, caller),
             summary,
             after: Seq::ZERO,
             records: VecDeque::new(),
             blob_export: None,
             exporter: Some(new_exporter(output.clone())),
+            has_header: false,
             output,
         }
     }
 
-    /// Returns the next bytes, or `None` at the end. An error aborts the connection, so that clients do not accept
-    /// a partial export.
-    async fn next(&mut self) -> Result<Option<Bytes>> {
-        while self.output.len() < SENT_BYTES_MIN {
-            let Some(mut exporter) = self.exporter.take() else { break };
-            match self.step(&mut exporter).await? {
-                ExportStep::More => self.exporter = Some(exporter),
-                ExportStep::Last => exporter.finish()?,
-            }
-        }
-        Ok(Some(self.output.take()).filter(|chunk| !chunk.is_empty()))
-    }
-
     /// Writes one line, or reads the next page of entries.
     async fn step(&mut self, exporter: &mut Exporter) -> Result<ExportStep> {
-        let engine = &self.state.engine;
+        let engine = &self.read.state.engine;
         if let Some(blob_export) = self.blob_export.take() {
             self.blob_export = blob_export.write_next(exporter).await?;
         } else if let Some(record) = self.records.front() {
             if let Some(blob) = exporter.missing_blob(record)? {
-                self.blob_export = Some(BlobExport::begin(engine, &self.caller.scope, blob).await?);
+                self.blob_export = Some(BlobExport::begin(engine, &self.read.caller.scope, blob).await?);
                 return Ok(ExportStep::More);
             }
-            exporter.line(engine, &self.caller.scope, record).await?;
+            exporter.line(engine, &self.read.caller.scope, record).await?;
             self.after = record.meta.seq;
             self.records.pop_front();
         } else {
-            if self.after == Seq::ZERO {
+            if !std::mem::replace(&mut self.has_header, true) {
                 exporter.header(&self.summary)?;
             }
             let limit = PAGE_RECORDS.min((self.summary.head.seq.0 - self.after.0) as usize);
             if limit > 0 {
-                let read = engine.store().read_after(&self.caller.scope, &self.summary.id, self.after, limit);
-                self.records = read.await?.into();
+                let (scope, id) = (&self.read.caller.scope, &self.summary.id);
+                self.records = engine.store().read_after(scope, id, self.after, limit).await?.into();
             }
             if self.records.is_empty() {
                 return Ok(ExportStep::Last);
@@ -279,16 +298,36 @@ fn export_problem(error: ExportError) -> Problem {
     Problem::new(error.code(), error.to_string())
 }
 
-fn stream_lines(export: LineExport) -> impl futures_core::Stream<Item = std::io::Result<Bytes>> {
-    stream::unfold(Some(export), |export| async move {
-        let mut export = export?;
-        match export.next().await {
-            Ok(Some(chunk)) => Some((Ok(chunk), Some(export))),
-            Ok(None) => None,
-            Err(problem) => {
-                problem.log(export.caller.request);
-                Some((Err(std::io::Error::other(problem.code)), None))
+/// A page that is being exported.
+struct PageExport {
+    read: LongRead,
+    reader: PageReader,
+}
+
+impl PageExport {
+    fn new(state: &State, caller: &Caller, reader: PageReader) -> Self {
+        Self { read: LongRead::new(state, caller), reader }
+    }
+}
+
+impl ChunkSource for PageExport {
+    async fn next(&mut self) -> Result<Option<Bytes>> {
+        self.read.recheck().await?;
+        let mut text = String::new();
+        while text.len() < CHUNK_BYTES_MIN {
+            match self.reader.next().await? {
+                Some(part) => text.push_str(&part),
+                None => break,
             }
         }
-    })
+        Ok((!text.is_empty()).then(|| Bytes::from(text.into_boxed_str().into_boxed_bytes())))
+    }
+
+    fn release(&mut self) {
+        self.reader.release();
+    }
+
+    fn request(&self) -> RequestId {
+        self.read.caller.request
+    }
 }

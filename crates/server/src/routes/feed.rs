@@ -1,15 +1,12 @@
-//! The feed of a session as one document that is sent while the log is read. For a slow client, the server keeps one
-//! page of the log in memory, not the whole feed.
+//! The feed of a session as one document that is sent while the log is read. For a slow client, the server keeps at
+//! most one page of the log in memory, not the whole feed.
 
 use std::collections::VecDeque;
-use std::time::Instant;
 
-use axum::body::Body;
 use axum::body::Bytes;
 use axum::extract::State as Shared;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
-use futures_util::{StreamExt, stream};
 use sapwood::core::Record;
 use sapwood::core::project::feed::{Feed, FeedItem};
 use sapwood::core::project::path_marks::PathMarks;
@@ -20,15 +17,15 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::auth::Caller;
+use crate::chunked::{ChunkSource, JsonChunk, LongRead, body_of};
 use crate::extract::{AuditedPath, Params};
 use crate::problem::{Problem, Result};
+use crate::request_id::RequestId;
 use crate::state::State;
 use crate::wire;
 
 /// Entries per store read. The store also limits the bytes per read.
 const PAGE_RECORDS: usize = 500;
-/// Minimum size of a sent chunk, except for the last chunk.
-const SENT_BYTES_MIN: usize = 64 << 10;
 /// Log bytes to read while a tool call waits for its outcome. After that, the call is sent without an outcome, and sent
 /// again when the outcome is known.
 const HELD_BYTES_MAX: usize = 1 << 20;
@@ -47,25 +44,14 @@ async fn get_feed(
     Params(query): Params<wire::FeedAfter>,
 ) -> Result<Response> {
     let head = state.engine.directory().summary(&caller.scope, &session).await?.head;
-    let mut document = FeedDocument::new(&state, caller, session, head);
-    document.after = Seq(query.after.unwrap_or(0));
-    // An error in the first chunk can still be sent as a problem response.
-    let first = document.next().await?.unwrap_or_default();
-    let body = match document.stage {
-        FeedStage::Over => Body::from(first),
-        FeedStage::Begin | FeedStage::Items => {
-            Body::from_stream(stream::iter([Ok(first)]).chain(stream_rest(document)))
-        }
-    };
+    let after = Seq(query.after.unwrap_or(0));
+    let body = body_of(FeedDocument::new(&state, &caller, session, head, after)).await?;
     Ok(([(header::CONTENT_TYPE, "application/json")], body).into_response())
 }
 
 /// A feed that is being written.
 struct FeedDocument {
-    state: State,
-    caller: Caller,
-    /// When the caller's credential was last checked.
-    checked_at: Instant,
+    read: LongRead,
     session: SessionId,
     after: Seq,
     /// The end of the log and its leaf when the request arrived.
@@ -75,8 +61,7 @@ struct FeedDocument {
     marks: PathMarks,
     held_bytes: usize,
     stage: FeedStage,
-    is_empty: bool,
-    written: Vec<u8>,
+    chunk: JsonChunk,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,60 +71,56 @@ enum FeedStage {
     Over,
 }
 
+impl ChunkSource for FeedDocument {
+    async fn next(&mut self) -> Result<Option<Bytes>> {
+        if self.stage == FeedStage::Begin {
+            self.chunk.text("{\"items\":[");
+            self.stage = FeedStage::Items;
+        }
+        while self.stage == FeedStage::Items && !self.chunk.is_full() {
+            match self.next_record().await? {
+                Some(record) => self.apply(record)?,
+                None => self.finish(),
+            }
+        }
+        Ok(self.chunk.take())
+    }
+
+    fn release(&mut self) {
+        self.records = VecDeque::new();
+    }
+
+    fn request(&self) -> RequestId {
+        self.read.caller.request
+    }
+}
+
 impl FeedDocument {
-    fn new(state: &State, caller: Caller, session: SessionId, head: Head) -> Self {
+    fn new(state: &State, caller: &Caller, session: SessionId, head: Head, after: Seq) -> Self {
         Self {
-            state: state.clone(),
-            caller,
-            checked_at: Instant::now(),
+            read: LongRead::new(state, caller),
             session,
-            after: Seq::ZERO,
+            after,
             head,
             records: VecDeque::new(),
             feed: Feed::default(),
             marks: PathMarks::default(),
             held_bytes: 0,
             stage: FeedStage::Begin,
-            is_empty: true,
-            written: Vec::new(),
+            chunk: JsonChunk::default(),
         }
-    }
-
-    /// Returns the next chunk, or `None` at the end.
-    async fn next(&mut self) -> Result<Option<Bytes>> {
-        if self.stage == FeedStage::Begin {
-            self.written.extend_from_slice(b"{\"items\":[");
-            self.stage = FeedStage::Items;
-        }
-        while self.stage == FeedStage::Items && self.written.len() < SENT_BYTES_MIN {
-            match self.next_record().await? {
-                Some(record) => self.apply(record)?,
-                None => self.finish(),
-            }
-        }
-        Ok(Some(Bytes::from(std::mem::take(&mut self.written))).filter(|chunk| !chunk.is_empty()))
     }
 
     async fn next_record(&mut self) -> Result<Option<Record>> {
         if self.records.is_empty() {
             let limit = PAGE_RECORDS.min(self.head.seq.0.saturating_sub(self.after.0) as usize);
             if limit > 0 {
-                self.recheck().await?;
-                let store = self.state.engine.store();
-                self.records =
-                    store.read_after(&self.caller.scope, &self.session, self.after, limit).await?.into();
+                self.read.recheck().await?;
+                let (store, scope) = (self.read.state.engine.store(), &self.read.caller.scope);
+                self.records = store.read_after(scope, &self.session, self.after, limit).await?.into();
             }
         }
         Ok(self.records.pop_front())
-    }
-
-    /// Checks the caller's key again at heartbeat intervals: the key may be revoked during a slow download.
-    async fn recheck(&mut self) -> Result<()> {
-        if self.checked_at.elapsed() >= self.state.settings.heartbeat {
-            self.state.auth.recheck(&self.caller).await?;
-            self.checked_at = Instant::now();
-        }
-        Ok(())
     }
 
     fn apply(&mut self, record: Record) -> Result<()> {
@@ -165,31 +146,11 @@ impl FeedDocument {
         let off_path = json!(self.marks.off_path(self.head.leaf));
         let (seq, open_turn) = (self.head.seq, json!(self.feed.open_turn));
         let rest = format!(r#"],"seq":{seq},"open_turn":{open_turn},"off_path":{off_path}}}"#);
-        self.written.extend_from_slice(rest.as_bytes());
+        self.chunk.text(&rest);
         self.stage = FeedStage::Over;
     }
 
     fn write(&mut self, items: &[FeedItem]) {
-        for item in items {
-            if !std::mem::take(&mut self.is_empty) {
-                self.written.push(b',');
-            }
-            serde_json::to_writer(&mut self.written, item).expect("feed items serialize to JSON");
-        }
+        items.iter().for_each(|item| self.chunk.item(item));
     }
-}
-
-/// Streams the rest of the feed. An error aborts the connection, so that clients do not accept a partial feed.
-fn stream_rest(document: FeedDocument) -> impl futures_core::Stream<Item = std::io::Result<Bytes>> {
-    stream::unfold(Some(document), |document| async move {
-        let mut document = document?;
-        match document.next().await {
-            Ok(Some(chunk)) => Some((Ok(chunk), Some(document))),
-            Ok(None) => None,
-            Err(problem) => {
-                problem.log(document.caller.request);
-                Some((Err(std::io::Error::other(problem.code)), None))
-            }
-        }
-    })
 }

@@ -12,6 +12,7 @@ mod flows;
 mod grafts;
 mod import;
 mod login;
+mod long_documents;
 mod members;
 mod memory;
 pub(crate) mod openai;

@@ -1,24 +1,33 @@
 //! Routes for projections of a session. Each projection is a pure function of the log.
 
+use axum::body::Body as HttpBody;
 use axum::extract::State as Shared;
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
 use sapwood::core::entry::SessionContext;
-use sapwood::core::project::context::Message;
 use sapwood::core::project::ledger::LedgerLine;
-use sapwood::core::project::outline::Outline;
 use sapwood::core::project::timeline::TimelinePoint;
+use sapwood::engine::context_reader::ContextRead;
 use sapwood::engine::pressure::ContextTokens;
 use sapwood::engine::views::{Ancestry, Archive, UsageReport};
-use sapwood::{Context, SessionId};
+use sapwood::{Context, Seq, SessionId};
 use serde::Serialize;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use super::long_documents::{ContextDocument, CountedMessage, Counting, TreeDocument};
+use super::rows;
 use crate::auth::Caller;
+use crate::chunked::{LongRead, body_of};
 use crate::extract::{AuditedPath, Params};
 use crate::json::Json;
 use crate::problem::{Problem, Result};
+use crate::projection::ProjectionPermit;
 use crate::state::State;
 use crate::wire;
+
+/// Maximum number of nodes in a page of the tree.
+const TREE_NODES_MAX: u32 = 10_000;
 
 pub fn routes() -> OpenApiRouter<State> {
     OpenApiRouter::new()
@@ -46,14 +55,27 @@ async fn get_context(
     caller: Caller,
     AuditedPath(session): AuditedPath<SessionId>,
     Params(query): Params<wire::ContextAt>,
-) -> Result<Json<CountedContext>> {
+    _permit: ProjectionPermit,
+) -> Result<Response> {
     let at = match &query.at {
         Some(at) => Some(state.engine.directory().find_entry(&caller.scope, &session, at).await?.meta.seq),
         None => None,
     };
-    let context = state.engine.views().context(&caller.scope, &session, at).await?;
-    let counted = query.count.then(|| state.engine.compaction().count_context(&context));
-    Ok(Json(CountedContext::of(context, counted)))
+    match state.engine.views().read_context(&caller.scope, &session, at).await? {
+        ContextRead::Short(context) => {
+            let counted = query.count.then(|| state.engine.compaction().count_context(&context));
+            Ok(Json(CountedContext::of(*context, counted)).into_response())
+        }
+        ContextRead::Long(reader) => {
+            let counting = if query.count { Counting::Exact } else { Counting::Estimate };
+            let read = LongRead::new(&state, &caller);
+            json_response(body_of(ContextDocument::new(read, *reader, counting)).await?)
+        }
+    }
+}
+
+fn json_response(body: HttpBody) -> Result<Response> {
+    Ok(([(header::CONTENT_TYPE, "application/json")], body).into_response())
 }
 
 /// A context, with token counts per message if requested.
@@ -69,14 +91,6 @@ struct CountedContext {
     tokens: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     system_tokens: Option<u64>,
-}
-
-#[derive(Serialize)]
-struct CountedMessage {
-    #[serde(flatten)]
-    message: Message,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    tokens: Option<u64>,
 }
 
 impl CountedContext {
@@ -103,6 +117,7 @@ async fn get_pressure(
     Shared(state): Shared<State>,
     caller: Caller,
     AuditedPath(session): AuditedPath<SessionId>,
+    _permit: ProjectionPermit,
 ) -> Result<Json<wire::Pressure>> {
     let found = state.engine.compaction().pressure_of(&caller.scope, &session).await?;
     Ok(Json(wire::Pressure {
@@ -119,19 +134,26 @@ async fn get_timeline(
     Shared(state): Shared<State>,
     caller: Caller,
     AuditedPath(session): AuditedPath<SessionId>,
+    _permit: ProjectionPermit,
 ) -> Result<Json<Items<TimelinePoint>>> {
     Ok(Json(Items { items: state.engine.views().timeline(&caller.scope, &session).await? }))
 }
 
-/// Get every entry of the tree with its children.
-#[utoipa::path(get, path = "/v1/sessions/{session}/tree", tag = "projections", params(("session" = String, Path)),
-    responses((status = 200, body = wire::Tree)))]
+/// Get the entries of the tree with their children: all, or a page.
+#[utoipa::path(get, path = "/v1/sessions/{session}/tree", tag = "projections",
+    params(("session" = String, Path), wire::TreePage), responses((status = 200, body = wire::Tree)))]
 async fn get_tree(
     Shared(state): Shared<State>,
     caller: Caller,
     AuditedPath(session): AuditedPath<SessionId>,
-) -> Result<Json<Outline>> {
-    Ok(Json(state.engine.views().tree(&caller.scope, &session).await?))
+    Params(query): Params<wire::TreePage>,
+    permit: ProjectionPermit,
+) -> Result<Response> {
+    let limit = query.limit.map_or(Ok(usize::MAX), |limit| rows(Some(limit), TREE_NODES_MAX))?;
+    let after = Seq(query.after.unwrap_or(0));
+    let reader = state.engine.views().read_tree(&caller.scope, &session, after).await?;
+    let body = body_of(TreeDocument::new(LongRead::new(&state, &caller), reader, limit)).await?;
+    json_response(permit.hold_for(body))
 }
 
 /// List the rounds: the intended action, its result, and the model's confidence.
@@ -141,6 +163,7 @@ async fn get_ledger(
     Shared(state): Shared<State>,
     caller: Caller,
     AuditedPath(session): AuditedPath<SessionId>,
+    _permit: ProjectionPermit,
 ) -> Result<Json<Items<LedgerLine>>> {
     Ok(Json(Items { items: state.engine.views().ledger(&caller.scope, &session).await? }))
 }
@@ -163,6 +186,7 @@ async fn get_archives(
     Shared(state): Shared<State>,
     caller: Caller,
     AuditedPath(session): AuditedPath<SessionId>,
+    _permit: ProjectionPermit,
 ) -> Result<Json<Items<Archive>>> {
     Ok(Json(Items { items: state.engine.views().archives(&caller.scope, &session).await? }))
 }

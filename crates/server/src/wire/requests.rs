@@ -179,6 +179,17 @@ pub struct ContextAt {
 #[derive(Debug, Clone, Default, Serialize, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields, default)]
 #[into_params(parameter_in = Query)]
+pub struct TreePage {
+    /// Only entries after this seq.
+    pub after: Option<u32>,
+    /// Maximum number of nodes. Without it, all nodes are returned.
+    #[param(minimum = 1, maximum = 10000)]
+    pub limit: Option<u32>,
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields, default)]
+#[into_params(parameter_in = Query)]
 pub struct ImportFile {
     /// The file name. It identifies the session if the file contains no session id.
     pub name: Option<String>,

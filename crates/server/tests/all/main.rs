@@ -18,6 +18,7 @@ mod harness;
 mod imports;
 mod inputs;
 mod keys;
+mod long;
 mod memory;
 mod named;
 mod parallel;

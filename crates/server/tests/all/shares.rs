@@ -332,3 +332,109 @@ async fn slow_uploads_of_one_key_leave_capacity_for_others() {
     };
     assert_eq!(server.request(upload).await.status, 201);
 }
+
+/// Two users of a tenant together get the tenant's share, and another tenant is served.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_tenant_gets_its_share_and_other_tenants_are_served() {
+    let settings = Settings {
+        streams_per_tenant_max: Some(5),
+        streams_per_principal_max: Some(4),
+        connections_max: 64,
+        ..small_limits()
+    };
+    let server = TestServer::open_with(settings).await;
+    server.shared_session("s").await;
+    let (ana, refused) = open_all(&server, Some("ana")).await;
+    assert_eq!(ana.len(), 4);
+    assert_refused(refused, 429, "share.exceeded").await;
+    let (rex, refused) = open_all(&server, Some("rex")).await;
+    assert_eq!(rex.len(), 1, "the tenant has five streams");
+    assert_refused(refused, 429, "share.exceeded").await;
+    let created = server.post("foreign", "/v1/sessions", &serde_json::json!({ "id": "s" })).await;
+    assert_eq!(created.status, 201);
+    assert_eq!(follow(&server, Some("foreign")).await.0.status, 200);
+    assert_eq!(follow(&server, Some("operator")).await.0.status, 200, "operators have a reserve");
+}
+
+/// Bodies that are received slowly stay in memory, so they count toward the caller's quota.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_received_bytes_of_one_caller_are_limited_and_other_callers_are_served() {
+    const BODY_BYTES: usize = 256 << 10;
+    let settings = Settings {
+        body_bytes_max: BODY_BYTES,
+        body_bytes_in_flight_max: 4 * BODY_BYTES,
+        rate: None,
+        ..Settings::default()
+    };
+    let server = TestServer::open_with(settings).await;
+    server.shared_session("s").await;
+    let text = "x".repeat(BODY_BYTES - 100);
+    let body = serde_json::json!({ "role": "user", "content": text }).to_string();
+    let post = |key: &'static str| TestRequest {
+        method: "POST",
+        path: "/v1/sessions/s/entries",
+        key: Some(key),
+        headers: JSON,
+        body: body.as_bytes(),
+    };
+    let mut held = Vec::new();
+    for _ in 0..2 {
+        let bytes = server.bytes_of(post("ana"));
+        let mut stream = TcpStream::connect(server.addr).await.unwrap();
+        stream.write_all(&bytes[..bytes.len() - 1]).await.unwrap();
+        held.push(stream);
+    }
+    let refused = tokio::time::timeout(WAIT_MAX, async {
+        loop {
+            let answer = server.request(post("ana")).await;
+            if answer.status != 201 {
+                return answer;
+            }
+        }
+    });
+    let refused = refused.await.expect("a third body is refused once the server has received the others");
+    assert_eq!((refused.status, refused.code().as_str()), (503, "server.busy"));
+    assert!(refused.header("retry-after").is_some());
+    assert_eq!(server.request(post("cole")).await.status, 201, "another caller is served");
+    drop(held);
+    let accepted = tokio::time::timeout(WAIT_MAX, async {
+        while server.request(post("ana")).await.status != 201 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    });
+    accepted.await.expect("the bytes of closed connections are released");
+}
+
+/// A document that is in memory as a whole counts until the client has received it.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_documents_of_one_caller_are_limited_and_other_callers_are_served() {
+    let settings = Settings {
+        projections_per_principal_max: 1,
+        projection_wait_max: Duration::from_millis(50),
+        rate: None,
+        ..Settings::default()
+    };
+    let server = TestServer::open_with(settings).await;
+    server.shared_session("s").await;
+    // More than the buffers of a connection hold.
+    for _ in 0..3 {
+        server.add_message("ana", "s", &"x".repeat(12 << 20)).await;
+    }
+    let export = |key: &'static str| TestRequest {
+        method: "POST",
+        path: "/v1/sessions/s/export",
+        key: Some(key),
+        headers: JSON,
+        body: br#"{"format":"messages"}"#,
+    };
+    let (head, stalled) = open(server.addr, &server.bytes_of(export("ana"))).await;
+    assert_eq!(head.status, 200);
+    let refused = server.request(export("ana")).await;
+    assert_eq!((refused.status, refused.code().as_str()), (429, "share.exceeded"));
+    assert!(refused.header("retry-after").is_some());
+    assert_eq!(server.request(export("cole")).await.status, 200, "another caller is served");
+    drop(stalled);
+    let served =
+        tokio::time::timeout(WAIT_MAX, async { while server.request(export("ana")).await.status != 200 {} });
+    served.await.expect("the caller is served after its connection is closed");
+}

@@ -294,6 +294,17 @@ impl ModeledSession {
             }
             assert_eq!(slice, expected, "the path to {at:?} until {until:?}");
         }
+        self.check_walk(world, at).await;
+    }
+
+    /// Check that walks of any length return the metadata of the path, newest first.
+    async fn check_walk(&self, world: &World, at: Option<Seq>) {
+        let expected: Vec<_> =
+            self.model.slice(at, Until::Root).entries.into_iter().rev().map(|entry| entry.meta).collect();
+        for limit in [0, 1, 3, usize::MAX] {
+            let walked = world.store.walk_path(&self.scope, &self.session, at, limit).await.unwrap();
+            assert_eq!(walked, expected[..limit.min(expected.len())], "{limit} steps of the path to {at:?}");
+        }
     }
 }
 

@@ -5,6 +5,7 @@
 macro_rules! impl_log {
     ($store:ty) => {
         const _: () = {
+            use sapwood_core::entry::Meta;
             use sapwood_core::port::store::{Append, Appended, Log, PathSlice, Result, Until};
             use sapwood_core::{EntryId, Kind, Record, Right, Scope, Seq, SessionId};
 
@@ -45,6 +46,16 @@ macro_rules! impl_log {
                     until: Until,
                 ) -> Result<PathSlice> {
                     self.with_log(scope, session, Right::Read, |log| log.read_path(at, until))
+                }
+
+                async fn walk_path(
+                    &self,
+                    scope: &Scope,
+                    session: &SessionId,
+                    from: Option<Seq>,
+                    limit: usize,
+                ) -> Result<Vec<Meta>> {
+                    self.with_log(scope, session, Right::Read, |log| log.walk_path(from, limit))
                 }
 
                 async fn nth_message(

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use sapwood_core::entry::{Entry, Kind, Outcome, Record};
+use sapwood_core::entry::{Entry, Kind, Meta, Outcome, Record};
 use sapwood_core::port::store::{PAGE_BYTES, PAGE_ROWS_MAX, PathSlice, Result, Until};
 use sapwood_core::tree::{Lookup, nth_message, settings_at};
 use sapwood_core::{Body, EntryId, Seq, TurnId};
 
 use super::InMemoryLog;
-use super::row_store::{LogRow, PathWalk, StoredBody, first_not_before};
+use super::row_store::{LogRow, PathWalk, StoredBody, first_not_before, meta_at};
 use crate::validate::damaged;
 
 /// A section of a path, newest entry first.
@@ -86,6 +86,16 @@ impl<B: StoredBody> InMemoryLog<B> {
             config_entries: self.summary.config.clone(),
             config: None,
         })
+    }
+
+    /// Returns the metadata of a path, newest first.
+    pub fn walk_path(&self, from: Option<Seq>, limit: usize) -> Result<Vec<Meta>> {
+        let from = from.or(self.summary.head.leaf);
+        if let Some(from) = from {
+            self.lookup().node(from)?;
+        }
+        let walk = PathWalk::from(&self.rows, from).take(limit.min(PAGE_ROWS_MAX));
+        Ok(walk.map(|(seq, row)| meta_at(&self.rows, seq, &row)).collect())
     }
 
     /// Returns the outcomes of the turns that began after the parent of a path section.

@@ -54,7 +54,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use deadpool_postgres::Pool;
-use sapwood_core::entry::LOG_VERSION;
+use sapwood_core::entry::{LOG_VERSION, Meta};
 use sapwood_core::port::store::{
     Append, Appended, Audit, AuditLine, AuditNote, Authorities, BlobSink, Blobs, Created, Finding, Fork, Hit,
     Lease, Leases, ListFilter, Log, NewSession, PAGE_ROWS_MAX, Page, PathSlice, Repair, Result, Search,
@@ -370,6 +370,19 @@ impl Log for PgStore {
         reading!(self, scope, db => {
             let (log, summary) = open_log(&db, scope, session).await?;
             path::read_path(&log, &summary, at, until).await
+        })
+    }
+
+    async fn walk_path(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        from: Option<Seq>,
+        limit: usize,
+    ) -> Result<Vec<Meta>> {
+        reading!(self, scope, db => {
+            let (log, summary) = open_log(&db, scope, session).await?;
+            path::walk_path(&log, &summary, from, limit).await
         })
     }
 

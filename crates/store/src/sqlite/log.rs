@@ -472,14 +472,14 @@ impl PathStep<'_> {
         self.raw(db)?.into_record(self.session_pk()).map_err(|what| db.damaged(what))
     }
 
-    /// Returns the undecoded row, to be decoded on another thread.
-    pub fn raw(&self, db: &StoreConnection) -> Result<RawEntry> {
+    /// Returns the row without its body.
+    pub fn meta(&self, db: &StoreConnection) -> Result<Meta> {
         let (row, path) = (self.row, &db.path);
         let parent = match self.numbering {
             Numbering::Own => row.get::<_, Option<u32>>(2).at(path)?.map(Seq),
             Numbering::Shared => parent_of_shared(self.seq),
         };
-        let meta = Meta {
+        Ok(Meta {
             seq: self.seq,
             id: self.id(db)?,
             parent,
@@ -487,9 +487,14 @@ impl PathStep<'_> {
             by: db.principal(row.get(4).at(path)?)?,
             turn: row.get::<_, Option<[u8; 16]>>(7).at(path)?.map(TurnId::from_bytes),
             kind: self.kind,
-        };
+        })
+    }
+
+    /// Returns the undecoded row, to be decoded on another thread.
+    pub fn raw(&self, db: &StoreConnection) -> Result<RawEntry> {
+        let (row, path) = (self.row, &db.path);
         Ok(RawEntry {
-            meta,
+            meta: self.meta(db)?,
             version: row.get(8).at(path)?,
             packing: row.get(9).at(path)?,
             bytes: row.get_ref(10).at(path)?.as_blob().unwrap_or_default().to_vec(),

@@ -52,6 +52,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use rusqlite::config::DbConfig;
+use sapwood_core::entry::Meta;
 use sapwood_core::port::store::{
     Append, Appended, Audit, AuditLine, AuditNote, Authorities, BlobSink, Blobs, Created, Finding, Fork, Hit,
     Lease, Leases, ListFilter, Log, NewSession, PAGE_ROWS_MAX, Page, PathSlice, Repair, Result, Search,
@@ -298,6 +299,16 @@ impl Log for SqliteStore {
         self.path_readers.read(|db| {
             with_session(db, scope, session, |log, summary| path::read_path(log, summary, at, until))
         })
+    }
+
+    async fn walk_path(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        from: Option<Seq>,
+        limit: usize,
+    ) -> Result<Vec<Meta>> {
+        self.read_session(scope, session, |log, summary| path::walk_path(log, summary, from, limit))
     }
 
     async fn nth_message(

@@ -1,6 +1,8 @@
 //! Reads a path from an entry towards the root, as far as the caller needs it.
 
-use sapwood_core::entry::Entry;
+use std::ops::ControlFlow;
+
+use sapwood_core::entry::{Entry, Meta};
 use sapwood_core::port::store::{PAGE_ROWS_MAX, PathSlice, Result, Until};
 use sapwood_core::project::summary::Summary;
 use sapwood_core::tree::settings_at;
@@ -30,6 +32,26 @@ pub(super) fn read_path(
         turns.add_page(log.db, &log.read_kind(kind, after, PAGE_ROWS_MAX)?)?;
     }
     Ok(turns.into_slice(summary, entries, settings_before))
+}
+
+/// Returns the metadata of a path, newest first.
+pub(super) fn walk_path(
+    log: &mut LogRows<'_>,
+    summary: &Summary,
+    from: Option<Seq>,
+    limit: usize,
+) -> Result<Vec<Meta>> {
+    if let Some(from) = from {
+        read_in_tree(log, &summary.id, from)?;
+    }
+    let (limit, mut metas) = (limit.min(PAGE_ROWS_MAX), Vec::new());
+    let Some(from) = from.or(summary.head.leaf).filter(|_| limit > 0) else { return Ok(metas) };
+    let db = log.db;
+    log.walk(from, &mut |step| {
+        metas.push(step.meta(db)?);
+        Ok(if metas.len() < limit { ControlFlow::Continue(()) } else { ControlFlow::Break(()) })
+    })?;
+    Ok(metas)
 }
 
 /// Reads an entry. Fails if it does not exist or is not in the tree.

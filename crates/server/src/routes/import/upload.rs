@@ -8,17 +8,18 @@ use sapwood::formats::import::detect::PEEK_BYTES;
 use sapwood::formats::import::{Format, LINE_BYTES_MAX};
 
 use crate::auth::Caller;
+use crate::byte_quota::QuotaGuard;
 use crate::extract::IncomingBody;
 use crate::problem::{Problem, Result};
+use crate::share::Holder;
 use crate::state::State;
-use crate::upload_quota::QuotaGuard;
 
 pub struct Upload<'a> {
     state: &'a State,
     incoming: IncomingBody,
     /// Bytes that are received but not yet consumed.
     head: BytesMut,
-    quota: QuotaGuard<'a>,
+    quota: QuotaGuard,
     received_bytes: usize,
     /// Why the upload was interrupted, if it was. Reported after the received bytes are consumed.
     failure: Option<Problem>,
@@ -27,7 +28,8 @@ pub struct Upload<'a> {
 impl<'a> Upload<'a> {
     pub async fn open(state: &'a State, caller: &Caller, request: Request) -> Result<Self> {
         let incoming = IncomingBody::of(request, "a file", state.settings.upload_bytes_max).await?;
-        let (head, quota) = (BytesMut::new(), state.upload_quota.guard(&caller.scope));
+        let quota = state.upload_quota.guard(Holder::principal(&caller.scope));
+        let head = BytesMut::new();
         Ok(Self { state, incoming, head, quota, received_bytes: 0, failure: None })
     }
 

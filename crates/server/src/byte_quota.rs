@@ -1,21 +1,18 @@
-//! Quota for uploaded bytes in memory, shared by all clients. An upload over the quota is rejected and can be
-//! retried, so no client waits for a slower client.
+//! Quota for received bytes in memory, shared by all clients: uploads and JSON bodies. A request over the quota is
+//! rejected and can be retried, so no client waits for a slower client.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
-use sapwood::{Principal, Scope, TenantId};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::problem::{Problem, Result};
+use crate::share::Holder;
 
 /// Suggested retry delay.
 const RETRY_AFTER_S: u64 = 5;
 /// One principal gets at most 1/`PARTS` of the quota.
 const PARTS: usize = 2;
 
-type QuotaOwner = (TenantId, Principal);
-
-pub struct UploadQuota {
+pub struct ByteQuota {
     usage: Mutex<QuotaUsage>,
     bytes_max: usize,
 }
@@ -23,27 +20,27 @@ pub struct UploadQuota {
 #[derive(Default)]
 struct QuotaUsage {
     bytes: usize,
-    /// Bytes per principal. Principals without bytes are removed.
-    per_owner: HashMap<QuotaOwner, usize>,
+    /// Bytes per holder. Holders without bytes are removed.
+    per_owner: HashMap<Holder, usize>,
 }
 
-/// The quota that one upload uses. Dropping the guard releases it.
-pub struct QuotaGuard<'r> {
-    quota: &'r UploadQuota,
-    owner: QuotaOwner,
+/// The quota that one request uses. Dropping the guard releases it.
+pub struct QuotaGuard {
+    quota: Arc<ByteQuota>,
+    owner: Holder,
     bytes: usize,
 }
 
-impl UploadQuota {
+impl ByteQuota {
     pub fn new(bytes_max: usize) -> Self {
         Self { usage: Mutex::default(), bytes_max }
     }
 
-    pub fn guard(&self, scope: &Scope) -> QuotaGuard<'_> {
-        QuotaGuard { quota: self, owner: (scope.tenant.clone(), scope.principal.clone()), bytes: 0 }
+    pub fn guard(self: &Arc<Self>, owner: Holder) -> QuotaGuard {
+        QuotaGuard { quota: self.clone(), owner, bytes: 0 }
     }
 
-    fn take(&self, owner: &QuotaOwner, bytes: usize) -> bool {
+    fn take(&self, owner: &Holder, bytes: usize) -> bool {
         let mut usage = self.usage();
         let own = usage.per_owner.get(owner).copied().unwrap_or(0).saturating_add(bytes);
         let all = usage.bytes.saturating_add(bytes);
@@ -55,7 +52,7 @@ impl UploadQuota {
         fits
     }
 
-    fn release(&self, owner: &QuotaOwner, bytes: usize) {
+    fn release(&self, owner: &Holder, bytes: usize) {
         let mut usage = self.usage();
         usage.bytes -= bytes;
         let own = usage.per_owner.get(owner).copied().unwrap_or(0) - bytes;
@@ -70,11 +67,11 @@ impl UploadQuota {
     }
 }
 
-impl QuotaGuard<'_> {
+impl QuotaGuard {
     pub fn grow(&mut self, bytes: usize) -> Result<()> {
         if !self.quota.take(&self.owner, bytes) {
             return Err(Problem::busy(
-                "too many uploads are in memory at the moment: retry later",
+                "too many received bytes are in memory at the moment: retry later",
                 RETRY_AFTER_S,
             ));
         }
@@ -92,7 +89,21 @@ impl QuotaGuard<'_> {
     }
 }
 
-impl Drop for QuotaGuard<'_> {
+/// The received bytes of a request, counted until its response is ready. Extractors find it in the request.
+#[derive(Clone)]
+pub struct BodyBytes(Arc<Mutex<QuotaGuard>>);
+
+impl BodyBytes {
+    pub fn new(guard: QuotaGuard) -> Self {
+        Self(Arc::new(Mutex::new(guard)))
+    }
+
+    pub fn grow(&self, bytes: usize) -> Result<()> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).grow(bytes)
+    }
+}
+
+impl Drop for QuotaGuard {
     fn drop(&mut self) {
         self.shrink_to(0);
     }
@@ -102,30 +113,30 @@ impl Drop for QuotaGuard<'_> {
 mod tests {
     use super::*;
 
-    fn scope(user: &str) -> Scope {
-        Scope::user("acme".parse().unwrap(), user.parse().unwrap())
+    fn holder(user: &str) -> Holder {
+        Holder::Principal("acme".parse().unwrap(), format!("user:{user}").parse().unwrap())
     }
 
     #[test]
     fn released_bytes_can_be_taken_again() {
-        let quota = UploadQuota::new(20);
-        let (mut one, mut two) = (quota.guard(&scope("ana")), quota.guard(&scope("ana")));
+        let quota = Arc::new(ByteQuota::new(20));
+        let (mut one, mut two) = (quota.guard(holder("ana")), quota.guard(holder("ana")));
         one.grow(6).unwrap();
         assert_eq!(two.grow(5).unwrap_err().code, "server.busy");
         two.grow(4).unwrap();
         one.shrink_to(2);
         two.grow(4).unwrap();
         drop((one, two));
-        quota.guard(&scope("ana")).grow(10).unwrap();
-        assert!(quota.guard(&scope("ana")).grow(11).is_err());
+        quota.guard(holder("ana")).grow(10).unwrap();
+        assert!(quota.guard(holder("ana")).grow(11).is_err());
         assert!(quota.usage().per_owner.is_empty());
     }
 
     #[test]
     fn one_principal_cannot_take_the_whole_quota() {
-        let quota = UploadQuota::new(20);
+        let quota = Arc::new(ByteQuota::new(20));
         let (mut ana, mut bob, mut eve) =
-            (quota.guard(&scope("ana")), quota.guard(&scope("bob")), quota.guard(&scope("eve")));
+            (quota.guard(holder("ana")), quota.guard(holder("bob")), quota.guard(holder("eve")));
         ana.grow(10).unwrap();
         assert!(ana.grow(1).is_err());
         bob.grow(10).unwrap();
