@@ -34,7 +34,8 @@ impl OneFile {
 
 impl Harness for OneFile {
     async fn open(&self) -> Arc<dyn Store> {
-        let options = OpenOptions { durability: Durability::Normal, key: self.key.clone() };
+        let options =
+            OpenOptions { durability: Durability::Normal, key: self.key.clone(), ..OpenOptions::default() };
         let store = SqliteStore::open(self.dir.path().join("sapwood.db"), options).unwrap();
         Arc::new(store.with_lease_clock(self.clock.clone()))
     }
