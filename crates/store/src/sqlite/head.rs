@@ -11,7 +11,7 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::io::{Read, Write};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use rusqlite::OptionalExtension;
@@ -90,6 +90,10 @@ pub(super) fn read(path: &Path) -> StoredHead {
     if file.take(FILE_BYTES as u64 + 1).read_to_string(&mut text).is_err() {
         return StoredHead::Damaged;
     }
+    // A power failure can leave a new file without its content.
+    if text.bytes().all(|byte| byte == 0) {
+        return StoredHead::Missing;
+    }
     parse(&text).map_or(StoredHead::Damaged, StoredHead::Valid)
 }
 
@@ -138,8 +142,18 @@ fn write(path: &Path, head: &HeadFile) {
     if text.len() == FILE_BYTES {
         let opened =
             permissions::file_options().create(true).truncate(false).write(true).open(head_path(path));
-        let _ = opened.and_then(|mut file| file.write_all(text.as_bytes()));
+        let _ = opened.and_then(|file| write_at_start(file, text.as_bytes()));
     }
+}
+
+#[cfg(unix)]
+fn write_at_start(file: fs::File, bytes: &[u8]) -> std::io::Result<()> {
+    std::os::unix::fs::FileExt::write_all_at(&file, bytes, 0)
+}
+
+#[cfg(not(unix))]
+fn write_at_start(mut file: fs::File, bytes: &[u8]) -> std::io::Result<()> {
+    std::io::Write::write_all(&mut file, bytes)
 }
 
 /// Notes the newest entry that is on disk. A newer entry in the file is kept, because it shows that

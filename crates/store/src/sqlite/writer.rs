@@ -379,6 +379,8 @@ impl Group {
             // Dropping the job closes its channel, which notifies the caller.
             Err(_) => self.poisoned |= db.conn.total_changes() != before,
         }
+        // After some errors, such as a damaged page, SQLite has rolled back the whole transaction.
+        self.poisoned |= db.conn.is_autocommit();
     }
 
     /// Ends the transaction. Returns the replies to send after a sync. If the commit failed, sends
