@@ -83,6 +83,15 @@ impl DatabaseFile {
         ffi::SQLITE_IOERR_DATA
     }
 
+    /// Returns whether mapped bytes are a page that matches its checksum, or the file has no checksums.
+    pub fn matches(&mut self, raw: RawFile, bytes: &[u8], offset: u64) -> bool {
+        let page = <&[u8; PAGE_BYTES]>::try_from(bytes);
+        !self.is_sealed(raw)
+            || page.is_ok_and(|page| {
+                offset.is_multiple_of(PAGE_BYTES as u64) && page::matches(page::number_at(offset), page)
+            })
+    }
+
     pub fn write(&mut self, raw: RawFile, bytes: &[u8], offset: u64) -> c_int {
         let Ok(page) = <&[u8; PAGE_BYTES]>::try_from(bytes) else { return raw.write(bytes, offset) };
         let number = page::number_at(offset);

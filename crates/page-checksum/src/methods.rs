@@ -145,8 +145,8 @@ unsafe extern "C" fn file_control(file: *mut sqlite3_file, op: c_int, arg: *mut 
     }
 }
 
-/// Returns a page in mapped memory, or null if SQLite has to read it. A file with checksums is not mapped: SQLite does not
-/// cache mapped pages, so each use of a page would have to be verified.
+/// Returns a page in mapped memory, or null if SQLite has to read it. The page is verified each time, because SQLite does not
+/// cache mapped pages. A page that does not match is read again by [`read`], which reports the damage.
 ///
 /// # Safety
 ///
@@ -159,18 +159,30 @@ unsafe extern "C" fn fetch(
 ) -> c_int {
     // SAFETY: see above.
     let (wrapped, raw) = unsafe { parts(file) };
-    let is_sealed = match &mut wrapped.kind {
-        FileKind::Database(database) => database.is_sealed(raw),
-        FileKind::Log(_) => true,
+    // SAFETY: SQLite passes a place for the result.
+    unsafe { *page = ptr::null_mut() };
+    let (FileKind::Database(database), Some(methods)) = (&mut wrapped.kind, raw.methods()) else {
+        return ffi::SQLITE_OK;
     };
-    match raw.methods().and_then(|methods| methods.xFetch) {
-        // SAFETY: the arguments are SQLite's.
-        Some(fetch) if !is_sealed => unsafe { fetch(raw.as_ptr(), offset, len, page) },
-        _ => {
-            // SAFETY: SQLite passes a place for the result.
-            unsafe { *page = ptr::null_mut() };
-            ffi::SQLITE_OK
-        }
+    let (Some(fetch), Some(unfetch)) = (methods.xFetch, methods.xUnfetch) else { return ffi::SQLITE_OK };
+    // SAFETY: the arguments are SQLite's.
+    let code = unsafe { fetch(raw.as_ptr(), offset, len, page) };
+    // SAFETY: the default VFS has set the result.
+    let mapped = unsafe { *page };
+    let (Ok(len), Ok(at)) = (usize::try_from(len), u64::try_from(offset)) else { return code };
+    if code != ffi::SQLITE_OK || mapped.is_null() {
+        return code;
+    }
+    // SAFETY: the default VFS has mapped `len` bytes, and keeps them mapped until `unfetch`. No process writes to a page
+    // that SQLite reads from the file.
+    let bytes = unsafe { std::slice::from_raw_parts(mapped.cast::<u8>(), len) };
+    if database.matches(raw, bytes, at) {
+        return code;
+    }
+    // SAFETY: the page was just fetched, and SQLite does not get it.
+    unsafe {
+        *page = ptr::null_mut();
+        unfetch(raw.as_ptr(), offset, mapped)
     }
 }
 

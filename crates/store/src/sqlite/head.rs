@@ -194,7 +194,6 @@ pub(super) fn check(db: &StoreConnection, repair: Repair) -> Result<Vec<Finding>
         advance(&db.path, &Position::of(db)?);
     }
     let place = head_path(&db.path).display().to_string();
-    // What was lost stays lost, so the finding is repaired only if nothing was.
     Ok(vec![Finding { place, ..db.finding("head", what, repair) }])
 }
 

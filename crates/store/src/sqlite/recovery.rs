@@ -44,7 +44,9 @@ pub(super) fn open_first(
         opened => opened?,
     };
     if let Some(torn) = take_torn_end() {
-        keep_torn_end(path, torn);
+        if findings.is_empty() {
+            keep_torn_end(path, torn);
+        }
         // Frames after the bad one must not be taken for damage when the store is opened again.
         if torn.commits > 0 {
             db.conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).at(path)?;
