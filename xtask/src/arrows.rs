@@ -11,7 +11,8 @@ use serde_json::Value;
 const ALLOWED_DEPENDENCIES: &[(&str, &[&str])] = &[
     ("sapwood-core", &[]),
     ("sapwood-formats", &["sapwood-core"]),
-    ("sapwood-store", &["sapwood-core"]),
+    ("sapwood-page-checksum", &[]),
+    ("sapwood-store", &["sapwood-core", "sapwood-page-checksum"]),
     ("sapwood-effects", &["sapwood-core"]),
     ("sapwood-engine", &["sapwood-core", "sapwood-formats"]),
     ("sapwood", &["sapwood-core", "sapwood-formats", "sapwood-store", "sapwood-effects", "sapwood-engine"]),
@@ -23,7 +24,7 @@ const ALLOWED_DEPENDENCIES: &[(&str, &[&str])] = &[
 
 /// External crates, and the workspace crates that may use them.
 const RESERVED_CRATES: &[(&str, &[&str])] = &[
-    ("rusqlite", &["sapwood-store"]),
+    ("rusqlite", &["sapwood-page-checksum", "sapwood-store"]),
     ("tokio-postgres", &["sapwood-store"]),
     ("deadpool-postgres", &["sapwood-store"]),
     ("lz4_flex", &["sapwood-store"]),

@@ -9,6 +9,7 @@
 //! | `console` | build the console, which the next `cargo build` embeds in the binary |
 //! | `compat` | run the previous version and this one on one PostgreSQL database |
 //! | `torture [FACTOR]` | repeat the tests with faults many times |
+//! | `flips [OPTIONS]` | flip bits in the files of a store |
 //! | `load [--quick]` | measure a server under load |
 
 mod api;
@@ -16,6 +17,7 @@ mod arrows;
 mod cited_tests;
 mod compat;
 mod console;
+mod flips;
 mod functions;
 mod imports;
 mod install;
@@ -40,8 +42,16 @@ const FEATURES: &str = "sapwood-cli/encryption,sapwood-store/conformance,sapwood
 const CLIPPY: &[&str] =
     &["clippy", "--workspace", "--all-targets", "--features", FEATURES, "--locked", "--", "-D", "warnings"];
 
-const COMMANDS: &[&str] =
-    &["test", "tidy", "api [--update]", "console", "compat", "torture [FACTOR]", "load [--quick]"];
+const COMMANDS: &[&str] = &[
+    "test",
+    "tidy",
+    "api [--update]",
+    "console",
+    "compat",
+    "torture [FACTOR]",
+    "flips [OPTIONS]",
+    "load [--quick]",
+];
 
 const NOT_BUILT: &str = "a required build failed";
 
@@ -56,6 +66,7 @@ fn main() -> Result<()> {
         "console" => console::build(&root),
         "compat" => compat::run(&root),
         "torture" => torture::run(&root, std::env::args().nth(2).as_deref()),
+        "flips" => flips::run(&root, &std::env::args().skip(2).collect::<Vec<_>>()),
         "load" => load(&root),
         _ => bail!("usage: cargo xtask {}", COMMANDS.join(" | ")),
     }

@@ -8,7 +8,7 @@ use sapwood::core::port::store::ListFilter;
 use sapwood::effects::document::SandboxedReader;
 use sapwood::effects::sandbox::Launcher;
 use sapwood::engine::SessionDefaults;
-use sapwood::store::{Durability, OpenOptions};
+use sapwood::store::{DamagedLog, Durability, OpenOptions};
 use sapwood::{Engine, Principal, Scope, SessionId, TenantId};
 
 use crate::answer_links;
@@ -42,7 +42,7 @@ pub struct App {
 }
 
 impl App {
-    pub fn open(global: &Global) -> Result<Self> {
+    pub fn open(global: &Global, damaged_log: DamagedLog) -> Result<Self> {
         let paths = AppPaths::find(global)?;
         let scope = scope_of(global, &paths.config)?;
         if paths.is_store_at_home {
@@ -52,7 +52,7 @@ impl App {
             Some(config::Durability::Normal) => Durability::Normal,
             Some(config::Durability::Full) | None => Durability::Full,
         };
-        let options = OpenOptions { durability, key: key::find(&paths)? };
+        let options = OpenOptions { durability, key: key::find(&paths)?, damaged_log };
         let engine = sapwood::open_engine(&paths.url, options)?;
         let engine = hooks::install(engine, &paths.config, &scope)?;
         let engine = engine.configured(|config| config.skills = Some(Arc::new(paths.skills())));

@@ -2,6 +2,8 @@
 
 use std::io::Write;
 
+use sapwood::store::DamagedLog;
+
 use crate::app::App;
 use crate::args::{self, Cli, Command};
 use crate::cmd::{
@@ -27,7 +29,11 @@ pub async fn run(cli: Cli) -> Result<()> {
         Command::Model(args) => return Box::pin(model::run(args, &global)).await,
         command => command,
     };
-    let mut app = App::open(&global)?;
+    let damaged_log = match &command {
+        Command::Doctor(args) => args.damaged_log(),
+        _ => DamagedLog::Refuse,
+    };
+    let mut app = App::open(&global, damaged_log)?;
     // Box the future: the futures of the commands are large, and only one of them runs.
     let done = Box::pin(dispatch(&mut app, command)).await;
     app.engine.hooks().settled().await;

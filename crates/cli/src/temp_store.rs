@@ -4,12 +4,12 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Suffixes of the files that SQLite creates next to a database.
-const COMPANIONS: [&str; 3] = ["-wal", "-shm", "-journal"];
+/// Suffixes of the files that SQLite and the store create next to a database.
+const COMPANIONS: [&str; 5] = ["-wal", "-shm", "-journal", ".head", ".torn"];
 /// Maximum number of names to try.
 const NAMES_MAX: u32 = 100;
 
-/// A temporary file that only its owner can access. It is removed on drop, with the files that SQLite creates next to it.
+/// A temporary file that only its owner can access. It is removed on drop, with the files next to it.
 pub struct TempStore {
     path: PathBuf,
     is_kept: bool,
@@ -45,11 +45,10 @@ impl TempStore {
 
 impl Drop for TempStore {
     fn drop(&mut self) {
-        if self.is_kept {
-            return;
-        }
         // The file may be gone already, and there is no caller to report a failure to.
-        let _ = std::fs::remove_file(&self.path);
+        if !self.is_kept {
+            let _ = std::fs::remove_file(&self.path);
+        }
         for companion in COMPANIONS {
             let mut name = self.path.clone().into_os_string();
             name.push(companion);

@@ -5,10 +5,10 @@
 use std::collections::HashMap;
 
 use sapwood_core::entry::{Body, Entry, SessionState, Stance};
-use sapwood_core::port::store::{Finding, ListFilter, Repair};
+use sapwood_core::port::store::{Checksums, Finding, ListFilter, Repair};
 use sapwood_core::project::summary::Summary;
 use sapwood_core::scope::Reach;
-use sapwood_core::{EntryId, Scope, Seq};
+use sapwood_core::{EntryId, Scope, Seq, StoreError};
 
 use crate::{Engine, EngineError, Result};
 
@@ -24,6 +24,9 @@ pub struct Diagnosis {
     pub entries: u64,
     pub audit_lines: u64,
     pub findings: Vec<Finding>,
+    /// How the store detects data that has changed on disk.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub checksums: Option<Checksums>,
 }
 
 /// Check every session that the caller may see, and the audit log if the caller sees all of it.
@@ -31,28 +34,52 @@ pub async fn diagnose(
     engine: &Engine,
     scope: &Scope,
     repair: Repair,
-    mut progress: impl FnMut(&Diagnosis),
+    progress: impl FnMut(&Diagnosis),
 ) -> Result<Diagnosis> {
     let findings = engine.store.check(scope, repair).await?;
-    let mut diagnosis = Diagnosis { findings, ..Diagnosis::default() };
+    let checksums = engine.store.checksums().await?;
+    let mut diagnosis = Diagnosis { findings, checksums, ..Diagnosis::default() };
+    let listed = examine_sessions(engine, scope, &mut diagnosis, progress).await;
+    report_damage(&mut diagnosis, "the list of sessions", listed)?;
+    // The chain can only be verified by a caller that sees all audit lines.
+    if scope.reach == Reach::Tenant {
+        let examined = examine_audit(engine, scope, &mut diagnosis).await;
+        report_damage(&mut diagnosis, "the audit log", examined)?;
+    }
+    Ok(diagnosis)
+}
+
+/// Turns damage that ended a check into a finding, so that the other checks still run.
+fn report_damage(diagnosis: &mut Diagnosis, place: &str, checked: Result<()>) -> Result<()> {
+    match checked {
+        Err(EngineError::Store(StoreError::Damaged { what, .. })) => {
+            let place = place.to_owned();
+            diagnosis.findings.push(Finding { rule: "damaged", place, what, repaired: false });
+            Ok(())
+        }
+        checked => checked,
+    }
+}
+
+async fn examine_sessions(
+    engine: &Engine,
+    scope: &Scope,
+    diagnosis: &mut Diagnosis,
+    mut progress: impl FnMut(&Diagnosis),
+) -> Result<()> {
     let mut filter = ListFilter { limit: PAGE_ROWS, ..ListFilter::default() };
     loop {
         let page = engine.store.list(scope, &filter).await?;
         for summary in &page.items {
-            examine(engine, scope, summary, &mut diagnosis).await?;
+            examine(engine, scope, summary, diagnosis).await?;
             diagnosis.sessions += 1;
-            progress(&diagnosis);
+            progress(diagnosis);
         }
         match page.next {
             Some(next) => filter.cursor = Some(next),
-            None => break,
+            None => return Ok(()),
         }
     }
-    // The chain can only be verified by a caller that sees all audit lines.
-    if scope.reach == Reach::Tenant {
-        examine_audit(engine, scope, &mut diagnosis).await?;
-    }
-    Ok(diagnosis)
 }
 
 async fn examine(engine: &Engine, scope: &Scope, summary: &Summary, diagnosis: &mut Diagnosis) -> Result<()> {

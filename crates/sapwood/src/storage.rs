@@ -49,15 +49,15 @@ pub use sapwood_core::id::{
 pub use sapwood_core::port::keys::{ApiKey, Grant, Keys};
 pub use sapwood_core::port::memory::{Memories, Memory, MemoryFilter};
 pub use sapwood_core::port::store::{
-    Append, Appended, Audit, AuditAction, AuditLine, AuditNote, Authorities, BlobSink, Blobs, Created,
-    Expect, Finding, Fork, Hit, Lease, Leases, ListFilter, ListOrder, Log, NewSession, Page, PathSlice,
-    Repair, Result, Search, SearchQuery, Sessions, Store, StoreError, StoreStatus, Until, Upkeep,
+    Append, Appended, Audit, AuditAction, AuditLine, AuditNote, Authorities, BlobSink, Blobs, Checksums,
+    Created, Expect, Finding, Fork, Hit, Lease, Leases, ListFilter, ListOrder, Log, NewSession, Page,
+    PathSlice, Repair, Result, Search, SearchQuery, Sessions, Store, StoreError, StoreStatus, Until, Upkeep,
 };
 pub use sapwood_core::project::summary::{Lineage, Origin, QueuedInput, Summary, TurnPositions};
 pub use sapwood_core::scope::{Principal, Scope};
 pub use sapwood_core::settings::Settings;
 pub use sapwood_core::tree::{Head, PlaceError};
-pub use sapwood_store::{Durability, Key, OpenOptions as StoreOptions, open as open_store};
+pub use sapwood_store::{DamagedLog, Durability, Key, OpenOptions as StoreOptions, open as open_store};
 
 /// Implement store traits for a type by forwarding every method to a field that is a store.
 ///
@@ -177,6 +177,8 @@ macro_rules! delegate_store {
         $crate::delegate_store!(@impl Upkeep, $store, $inner {
             fn check(scope: &Scope, repair: Repair) -> Vec<Finding>;
             fn abandoned_turns(limit: usize) -> Option<Vec<(TenantId, SessionId)>>;
+            fn checksums() -> Option<Checksums>;
+            fn add_checksums() -> Option<Checksums>;
             fn log_format() -> u32;
             fn upgrade() -> u32;
             fn status() -> StoreStatus;

@@ -48,10 +48,14 @@ pub struct BootClock {
 
 impl Default for BootClock {
     fn default() -> Self {
-        let boot = std::fs::read_to_string(BOOT_ID_FILE).ok();
-        let boot = boot.as_deref().map(str::trim).filter(|boot| !boot.is_empty());
-        Self { boot: boot.unwrap_or(BOOT_UNNAMED).into() }
+        Self { boot: boot_id().as_deref().unwrap_or(BOOT_UNNAMED).into() }
     }
+}
+
+/// Returns the id of the current boot of the machine, if the system has boot ids.
+pub fn boot_id() -> Option<String> {
+    let boot = std::fs::read_to_string(BOOT_ID_FILE).ok()?;
+    Some(boot.trim().to_owned()).filter(|boot| !boot.is_empty())
 }
 
 impl LeaseClock for BootClock {

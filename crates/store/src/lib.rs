@@ -68,6 +68,16 @@ impl std::fmt::Debug for Key {
     }
 }
 
+/// What to do with a SQLite store whose write-ahead log is damaged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum DamagedLog {
+    /// Fail, and change nothing.
+    #[default]
+    Refuse,
+    /// Copy the log to a file next to the store, and continue with what precedes the damage.
+    SetAside,
+}
+
 /// Options for opening a store.
 #[derive(Debug, Clone, Default)]
 pub struct OpenOptions {
@@ -75,6 +85,8 @@ pub struct OpenOptions {
     pub durability: Durability,
     /// The key of an encrypted SQLite store.
     pub key: Option<Key>,
+    /// What to do if the write-ahead log of a SQLite store is damaged.
+    pub damaged_log: DamagedLog,
 }
 
 /// Opens the store at a URL: `sqlite:FILE`, `jsonl:DIR`, `postgres://USER@HOST/DB` or `memory:`.

@@ -46,7 +46,8 @@ impl PathHealth {
         }
     }
 
-    fn check_identity(&self) -> Result<()> {
+    /// Checks that the path has not been moved or replaced. Takes about a microsecond.
+    pub fn check_identity(&self) -> Result<()> {
         let found = match fs::metadata(&self.path) {
             Ok(found) => identity_of(&found),
             Err(error) if error.kind() == ErrorKind::NotFound && self.identity.get().is_none() => {
@@ -61,7 +62,8 @@ impl PathHealth {
         Ok(())
     }
 
-    fn moved(&self) -> StoreError {
+    /// Returns the error for a path that was moved or replaced.
+    pub fn moved(&self) -> StoreError {
         let why = "it was moved, deleted or replaced while in use".to_owned();
         StoreError::Unreachable { place: self.path.display().to_string(), why }
     }

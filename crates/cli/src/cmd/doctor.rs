@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use clap::Args;
 use indicatif::ProgressBar;
-use sapwood::core::port::store::{Finding, Repair};
+use sapwood::core::port::store::{Checksums, Finding, Repair};
 use sapwood::engine::doctor::{Diagnosis, diagnose};
+use sapwood::store::DamagedLog;
 
 use crate::app::App;
 use crate::failure::{Failure, Result};
@@ -17,14 +18,28 @@ use crate::render::{GREEN, RED, clean, plural};
 #[command(after_help = "\
 Examples:
   sapwood doctor
-  sapwood doctor --repair")]
+  sapwood doctor --repair
+  sapwood doctor --seal")]
 pub struct DoctorArgs {
     /// Rebuild derived data; the log itself is never changed
     #[arg(long)]
     repair: bool,
+    /// Add checksums to a store of an earlier version; a SQLite file is rewritten, which needs free disk space for two copies
+    #[arg(long)]
+    seal: bool,
+}
+
+impl DoctorArgs {
+    /// Only a repair continues without the damaged part of a write-ahead log.
+    pub fn damaged_log(&self) -> DamagedLog {
+        if self.repair { DamagedLog::SetAside } else { DamagedLog::Refuse }
+    }
 }
 
 pub async fn run(app: &mut App, args: DoctorArgs) -> Result<()> {
+    if args.seal {
+        seal_pages(app).await?;
+    }
     let repair = if args.repair { Repair::Yes } else { Repair::No };
     let bar = ProgressBar::new_spinner();
     bar.enable_steady_tick(Duration::from_millis(120));
@@ -47,6 +62,21 @@ pub async fn run(app: &mut App, args: DoctorArgs) -> Result<()> {
     Err(failure)
 }
 
+/// Adds checksums to the files of the store.
+async fn seal_pages(app: &App) -> Result<()> {
+    app.engine.store().add_checksums().await.map_err(sapwood::Error::from)?;
+    Ok(())
+}
+
+/// Says how the store detects changed data.
+fn describe_checksums(checksums: Checksums) -> &'static str {
+    match checksums {
+        Checksums::Pages => "each page has a checksum",
+        Checksums::Encrypted => "each page has an authentication code",
+        Checksums::Unproven => "unproven: its pages have no checksums; `sapwood doctor --seal` adds them",
+    }
+}
+
 fn print_diagnosis(app: &mut App, diagnosis: &Diagnosis) -> Result<()> {
     if app.out.is_json() {
         return app.out.json(diagnosis);
@@ -64,6 +94,9 @@ fn print_diagnosis(app: &mut App, diagnosis: &Diagnosis) -> Result<()> {
         plural(diagnosis.audit_lines, "audit line"),
         plural(diagnosis.findings.len() as u64, "finding"),
     )?;
+    if let Some(checksums) = diagnosis.checksums {
+        writeln!(app.out, "{}", describe_checksums(checksums))?;
+    }
     Ok(())
 }
 

@@ -226,8 +226,7 @@ fn remove_records(world: &World) {
     let sql = "UPDATE sessions SET authority = NULL";
     match scheme {
         "sqlite" => {
-            let status = std::process::Command::new("sqlite3").args([location, sql]).status().unwrap();
-            assert!(status.success());
+            sapwood_store::conformance::sqlite_file::execute(location.as_ref(), sql);
         }
         "jsonl" => {
             let files = std::fs::read_dir(location).unwrap().map(|file| file.unwrap().path());

@@ -1,9 +1,8 @@
 //! Leases of a process of the previous build, which died and whose clock was wrong by an hour.
 
-use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use sapwood_store::conformance::cluster;
+use sapwood_store::conformance::{cluster, sqlite_file};
 
 use crate::harness::World;
 
@@ -23,9 +22,7 @@ fn leave_lease(world: &World, session: &str, until_ms: i64) {
                  SELECT pk, 'dead', coalesce((SELECT fence FROM leases WHERE session = pk), 0) + 1, {until_ms}
                  FROM sessions WHERE id = '{session}'"
             );
-            let done = Command::new("sqlite3").arg(location).arg(sql).output();
-            let done = done.expect("cargo xtask test installs sqlite3");
-            assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+            sqlite_file::execute(location.as_ref(), &sql);
         }
         "jsonl" => {
             let mut files = std::fs::read_dir(location).unwrap().map(|file| file.unwrap().path());

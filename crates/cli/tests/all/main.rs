@@ -21,6 +21,7 @@ mod events;
 mod examples;
 #[cfg(target_os = "linux")]
 mod flat;
+mod flips;
 mod flow_kill;
 mod flow_sessions;
 mod flows;

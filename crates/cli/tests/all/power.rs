@@ -169,6 +169,7 @@ impl Recording {
     }
 
     fn check_rebuilt(&self, acked: usize) -> Result<(), String> {
+        restart_machine(&self.world.path("rebuilt"));
         let found =
             match inspect(&url(self.scheme, &store_path(self.scheme, &self.world.path("rebuilt"))), "seeded")
             {
@@ -189,6 +190,16 @@ impl Recording {
             None => Ok(()),
         }
     }
+}
+
+/// Removes the id of the boot in which a SQLite store was used. This machine has not been restarted, but a machine after a
+/// power cut has another id.
+fn restart_machine(dir: &Path) {
+    let head = dir.join("store.db.head");
+    let Ok(text) = std::fs::read_to_string(&head) else { return };
+    let lines: String =
+        text.lines().filter(|line| line.starts_with("head ")).flat_map(|line| [line, "\n"]).collect();
+    std::fs::write(&head, lines).unwrap();
 }
 
 /// Returns the path of the store in a directory.

@@ -261,6 +261,18 @@ pub struct Finding {
     pub repaired: bool,
 }
 
+/// How a store detects data that has changed on disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Checksums {
+    /// A checksum in each page of the file, verified when the page is read.
+    Pages,
+    /// The message authentication codes of an encrypted file.
+    Encrypted,
+    /// None: an earlier version wrote the file. `sapwood doctor --seal` adds them.
+    Unproven,
+}
+
 /// Whether a check repairs what it finds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Repair {
@@ -515,6 +527,14 @@ pub trait Upkeep: Send + Sync {
     /// Write the current log format from now on. Servers of the previous version can no longer use the store.
     async fn upgrade(&self) -> Result<u32> {
         Ok(LOG_VERSION)
+    }
+    /// How the store detects data that has changed on disk. `None` if it does not have such checks in its files.
+    async fn checksums(&self) -> Result<Option<Checksums>> {
+        Ok(None)
+    }
+    /// Add checksums to files that an earlier version wrote without them.
+    async fn add_checksums(&self) -> Result<Option<Checksums>> {
+        self.checksums().await
     }
     /// The kind and version of the store.
     async fn status(&self) -> Result<StoreStatus> {

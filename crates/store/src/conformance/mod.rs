@@ -41,6 +41,7 @@ pub mod pieces;
 pub mod read;
 pub mod rights;
 pub mod search;
+pub mod sqlite_file;
 mod world;
 
 /// A location that contains one store.

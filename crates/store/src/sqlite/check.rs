@@ -7,34 +7,49 @@ use std::collections::HashMap;
 use rusqlite::params;
 use sapwood_core::port::store::{Finding, Repair, Result};
 use sapwood_core::tree::Lookup;
-use sapwood_core::{Kind, Scope, Seq};
+use sapwood_core::{Kind, Scope, Seq, StoreError};
 
 use super::connection::{StoreConnection, has_wal};
 use super::error::AtPath;
 use super::log::{LogRows, key_of, last_key, seq_of};
-use super::{blob, entry_index, index, rebuild_summary, search};
+use super::{blob, entry_index, head, index, rebuild_summary, recovery, seal, search};
 use crate::database::{FINDINGS_MAX, NamedDatabase};
 
 pub(super) fn check(db: &StoreConnection, scope: &Scope, repair: Repair) -> Result<Vec<Finding>> {
-    let mut findings = check_pages(db)?;
-    findings.extend(check_entry_index(db, repair)?);
-    findings.extend(check_links(db, scope, repair)?);
-    findings.extend(check_search_index(db, scope, repair)?);
+    let mut findings = or_finding(db, check_file(db))?;
+    // Derived rows are rebuilt only from pages that are known to be right: a damaged page could make right rows look
+    // wrong, and a change of its neighbours could overwrite rows that are still readable.
+    let repair = if findings.is_empty() { repair } else { Repair::No };
+    findings.extend(or_finding(db, head::check(db, repair))?);
+    findings.extend(recovery::find_torn_end(&db.path));
+    findings.extend(or_finding(db, check_entry_index(db, repair))?);
+    findings.extend(or_finding(db, check_links(db, scope, repair))?);
+    findings.extend(or_finding(db, check_search_index(db, scope, repair))?);
     if repair == Repair::Yes {
         // Without repair, `sapwood doctor` itself compares the summaries with the logs.
-        findings.extend(rebuild_summary::repair_summaries(db, scope)?);
+        findings.extend(or_finding(db, rebuild_summary::repair_summaries(db, scope))?);
     }
-    let damaged = blob::find_damaged(db, scope)?.into_iter().take(FINDINGS_MAX);
-    findings.extend(damaged.map(|what| db.finding("blobs", what, Repair::No)));
+    findings.extend(or_finding(db, check_blobs(db, scope))?);
     Ok(findings)
 }
 
-fn check_pages(db: &StoreConnection) -> Result<Vec<Finding>> {
-    let mut select = db.conn.prepare("PRAGMA integrity_check(20)").at(&db.path)?;
-    let lines: Vec<String> =
-        select.query_map([], |row| row.get(0)).and_then(Iterator::collect).at(&db.path)?;
-    let problems = lines.into_iter().filter(|line| line != "ok").chain(truncated_page(db)?);
-    Ok(problems.map(|line| db.finding("file", line, Repair::No)).collect())
+/// Turns damage that ended a check into a finding, so that the other checks still run.
+fn or_finding(db: &StoreConnection, checked: Result<Vec<Finding>>) -> Result<Vec<Finding>> {
+    match checked {
+        Err(StoreError::Damaged { what, .. }) => Ok(vec![db.finding("damaged", what, Repair::No)]),
+        checked => checked,
+    }
+}
+
+fn check_blobs(db: &StoreConnection, scope: &Scope) -> Result<Vec<Finding>> {
+    let damaged = blob::find_damaged(db, scope)?.into_iter().take(FINDINGS_MAX);
+    Ok(damaged.map(|what| db.finding("blobs", what, Repair::No)).collect())
+}
+
+fn check_file(db: &StoreConnection) -> Result<Vec<Finding>> {
+    let mut findings = seal::check_pages(db)?;
+    findings.extend(truncated_page(db)?.map(|what| db.finding("file", what, Repair::No)));
+    Ok(findings)
 }
 
 /// Returns a description if the last page is truncated. SQLite silently reads missing bytes as

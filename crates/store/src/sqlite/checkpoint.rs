@@ -17,6 +17,7 @@ use sapwood_core::port::store::Result;
 
 use super::connection::{Mode, StoreConnection};
 use super::error::AtPath;
+use super::head::{self, Position};
 use crate::Key;
 
 /// Minimum number of pages for a checkpoint by the thread.
@@ -119,6 +120,12 @@ impl CheckpointState {
 /// Checkpoints as many pages as possible without blocking other connections. Returns the number of
 /// log pages that are now in the database file.
 fn run_checkpoint(db: &StoreConnection) -> Option<u32> {
+    // Read before the checkpoint, so that the checkpoint includes this entry.
+    let position = Position::of(db).ok();
     let mut checkpoint = db.prepare("PRAGMA wal_checkpoint(PASSIVE)").ok()?;
-    checkpoint.query_row([], |row| row.get(2)).ok()
+    let (log, copied): (u32, u32) = checkpoint.query_row([], |row| Ok((row.get(1)?, row.get(2)?))).ok()?;
+    if let Some(position) = position.filter(|_| copied == log) {
+        head::advance(&db.path, &position);
+    }
+    Some(copied)
 }

@@ -18,6 +18,7 @@ use super::error::{AtPath, BUSY_WAIT_MS};
 use super::unindexed::UnindexedTexts;
 use crate::Key;
 use crate::database::NamedDatabase;
+use sapwood_page_checksum::ACCEPT_TORN;
 
 /// Maximum number of cached prepared statements per connection.
 const STATEMENTS_MAX: usize = 64;
@@ -37,6 +38,14 @@ pub(super) enum Mode {
     ReadMapped,
 }
 
+/// What to do with a write-ahead log in which committed transactions follow a bad frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum TornLog {
+    Refuse,
+    /// Ignore these transactions.
+    Accept,
+}
+
 pub(super) struct StoreConnection {
     pub conn: Connection,
     pub path: PathBuf,
@@ -52,7 +61,16 @@ pub(super) struct StoreConnection {
 
 impl StoreConnection {
     pub fn open(path: &Path, mode: Mode, key: Option<&Key>) -> Result<Self> {
-        let conn = connect(path, mode, key)?;
+        Self::open_with(path, mode, key, TornLog::Refuse)
+    }
+
+    /// Opens the first connection to the file, which may have to recover the write-ahead log.
+    pub fn open_first(path: &Path, key: Option<&Key>, torn: TornLog) -> Result<Self> {
+        Self::open_with(path, Mode::Write, key, torn)
+    }
+
+    fn open_with(path: &Path, mode: Mode, key: Option<&Key>, torn: TornLog) -> Result<Self> {
+        let conn = connect(path, mode, key, torn)?;
         conn.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
         let db = Self {
             conn,
@@ -194,12 +212,19 @@ impl NamedDatabase for StoreConnection {
     }
 }
 
-fn connect(path: &Path, mode: Mode, key: Option<&Key>) -> Result<Connection> {
+fn connect(path: &Path, mode: Mode, key: Option<&Key>, torn: TornLog) -> Result<Connection> {
     let access = match mode {
         Mode::Write => OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE,
         Mode::Read | Mode::ReadMapped => OpenFlags::SQLITE_OPEN_READ_ONLY,
     };
-    let conn = Connection::open_with_flags(path, access | OpenFlags::SQLITE_OPEN_NO_MUTEX).at(path)?;
+    let conn = match torn {
+        TornLog::Refuse => open_checked(path, access),
+        TornLog::Accept => {
+            let uri = format!("file:{}?{ACCEPT_TORN}", escape(path));
+            open_checked(Path::new(&uri), access | OpenFlags::SQLITE_OPEN_URI)
+        }
+    };
+    let conn = conn.at(path)?;
     unlock(&conn, path, key)?;
     conn.busy_timeout(Duration::from_millis(BUSY_WAIT_MS)).at(path)?;
     match conn.pragma_query_value(None, "schema_version", |_| Ok(())) {
@@ -210,6 +235,13 @@ fn connect(path: &Path, mode: Mode, key: Option<&Key>) -> Result<Connection> {
     }
 }
 
+/// Opens a file so that each page is verified when it is read.
+pub(super) fn open_checked(path: &Path, access: OpenFlags) -> rusqlite::Result<Connection> {
+    sapwood_page_checksum::register();
+    let access = access | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    Connection::open_with_flags_and_vfs(path, access, sapwood_page_checksum::NAME)
+}
+
 /// Opens a file in a read-only location, where SQLite cannot create the index that it needs to read
 /// a write-ahead log. A file without a write-ahead log is complete and can be opened as immutable.
 fn connect_immutable(path: &Path, key: Option<&Key>) -> Result<Connection> {
@@ -217,9 +249,9 @@ fn connect_immutable(path: &Path, key: Option<&Key>) -> Result<Connection> {
         let why = "its write-ahead log has not been checkpointed, and its directory is read-only".to_owned();
         return Err(StoreError::ReadOnly { place: path.display().to_string(), why });
     }
-    let access =
-        OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let conn = Connection::open_with_flags(format!("file:{}?immutable=1", escape(path)), access).at(path)?;
+    let uri = format!("file:{}?immutable=1", escape(path));
+    let access = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI;
+    let conn = open_checked(Path::new(&uri), access).at(path)?;
     unlock(&conn, path, key)?;
     Ok(conn)
 }

@@ -12,6 +12,7 @@ use super::blob;
 use super::connection::StoreConnection;
 use super::entry_index;
 use super::error::AtPath;
+use super::head;
 use super::log::{LogRows, key_of, last_key, seq_of};
 use super::memories;
 use super::search;
@@ -32,6 +33,7 @@ pub(super) fn erase(
     db.append_cache.evict(row.pk);
     search::delete_with_index(db, |deleted| erase_rows(db, row.pk, deleted))?;
     memories::erase_session(db, scope, session)?;
+    head::count_erasure(db)?;
     write_line(db, scope, session_note(AuditAction::Erase, session), now)
 }
 

@@ -26,6 +26,10 @@ pub(super) fn translate(error: &rusqlite::Error, path: &Path) -> StoreError {
     if error.sqlite_error().is_some_and(|error| error.extended_code == rusqlite::ffi::SQLITE_IOERR_SHMSIZE) {
         return StoreError::DiskFull { place };
     }
+    if error.sqlite_extended_error_code() == Some(rusqlite::ffi::SQLITE_IOERR_DATA) {
+        let damage = sapwood_page_checksum::take_damage().map(|damage| damage.to_string());
+        return StoreError::Damaged { place, what: damage.unwrap_or(what) };
+    }
     match error.sqlite_error_code() {
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
             StoreError::Busy { place, waited_ms: BUSY_WAIT_MS }

@@ -12,6 +12,7 @@
 //! - [`blob`] and [`blob_upload`] — blobs
 //! - [`erase`] — erasure
 //! - [`sync`] and [`checkpoint`] — the write-ahead log
+//! - [`recovery`], [`seal`] and [`head`] — detection of damage
 //! - [`check`] — the checks of `sapwood doctor`
 
 mod append;
@@ -28,6 +29,7 @@ mod entry_index;
 mod erase;
 mod error;
 mod fork;
+mod head;
 mod index;
 mod keys;
 mod lease;
@@ -37,7 +39,9 @@ mod path;
 mod read_batcher;
 mod reader;
 mod rebuild_summary;
+mod recovery;
 mod schema;
+mod seal;
 mod search;
 mod session;
 mod session_table;
@@ -54,9 +58,9 @@ use async_trait::async_trait;
 use rusqlite::config::DbConfig;
 use sapwood_core::entry::Meta;
 use sapwood_core::port::store::{
-    Append, Appended, Audit, AuditLine, AuditNote, Authorities, BlobSink, Blobs, Created, Finding, Fork, Hit,
-    Lease, Leases, ListFilter, Log, NewSession, PAGE_ROWS_MAX, Page, PathSlice, Repair, Result, Search,
-    SearchQuery, Sessions, StoreStatus, Until, Upkeep,
+    Append, Appended, Audit, AuditLine, AuditNote, Authorities, BlobSink, Blobs, Checksums, Created, Finding,
+    Fork, Hit, Lease, Leases, ListFilter, Log, NewSession, PAGE_ROWS_MAX, Page, PathSlice, Repair, Result,
+    Search, SearchQuery, Sessions, StoreStatus, Until, Upkeep,
 };
 use sapwood_core::project::summary::{Summary, TurnPositions};
 use sapwood_core::tree::{Head, nth_message};
@@ -73,6 +77,7 @@ use blob_upload::SqliteUpload;
 use checkpoint::Checkpointer;
 use connection::{Mode, StoreConnection};
 use error::AtPath;
+use head::{HeadOnClose, Position};
 use log::LogRows;
 use read_batcher::ReadBatcher;
 use reader::Readers;
@@ -100,7 +105,17 @@ pub struct SqliteStore {
     path_readers: Readers,
     watcher: Watcher,
     _checkpointer: Checkpointer,
+    /// What was repaired when the store was opened.
+    recovered: Vec<Finding>,
     writer: Arc<Writer>,
+    head_on_close: HeadOnClose,
+}
+
+/// Reads the newest entry while the store is still open. It is noted after the store was closed.
+impl Drop for SqliteStore {
+    fn drop(&mut self) {
+        self.head_on_close.position = self.readers.with_connection(Position::of).ok();
+    }
 }
 
 impl SqliteStore {
@@ -111,7 +126,7 @@ impl SqliteStore {
         // A file that is not a Sapwood store, or is too new, must not be changed. So an existing
         // write-ahead log is not checkpointed if the migration fails.
         let keep_wal = connection::has_wal(&path);
-        let mut db = StoreConnection::open(&path, Mode::Write, key.as_ref())?;
+        let (mut db, recovered) = recovery::open_first(&path, key.as_ref(), options.damaged_log)?;
         db.conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, keep_wal).at(&path)?;
         schema::migrate(&db.conn, &path)?;
         sweep_uploads(&db);
@@ -120,6 +135,7 @@ impl SqliteStore {
         let path_readers = Readers::new(Mode::ReadMapped, path.clone(), key.clone());
         let watcher = Watcher::new(path.clone(), key.clone());
         let durability = options.durability;
+        let head_on_close = HeadOnClose { path: path.clone(), position: None };
         let _checkpointer = Checkpointer::start(&mut db, key)?;
         Ok(Self {
             health: PathHealth::new(&path),
@@ -131,7 +147,9 @@ impl SqliteStore {
             path_readers,
             watcher,
             _checkpointer,
+            recovered,
             writer: Arc::new(Writer::start(db, durability)?),
+            head_on_close,
         })
     }
 
@@ -471,7 +489,17 @@ impl Audit for SqliteStore {
 #[async_trait]
 impl Upkeep for SqliteStore {
     async fn check(&self, scope: &Scope, repair: Repair) -> Result<Vec<Finding>> {
-        self.writer.run_exclusive(|db| check::check(db, scope, repair))
+        let mut findings = self.recovered.clone();
+        findings.extend(self.writer.run_exclusive(|db| check::check(db, scope, repair))?);
+        Ok(findings)
+    }
+
+    async fn checksums(&self) -> Result<Option<Checksums>> {
+        self.readers.read(|db| Ok(Some(seal::checksums_of(&db.conn))))
+    }
+
+    async fn add_checksums(&self) -> Result<Option<Checksums>> {
+        self.writer.run_exclusive(seal::seal).map(Some)
     }
 
     async fn status(&self) -> Result<StoreStatus> {

@@ -60,6 +60,12 @@ pub(super) fn in_snapshot<T>(
 ) -> Result<T> {
     db.execute("BEGIN", [])?;
     let outcome = work(db);
-    db.execute("COMMIT", [])?;
-    outcome
+    match outcome {
+        Ok(done) => db.execute("COMMIT", []).map(|_| done),
+        Err(error) => {
+            // SQLite has already ended the transaction if a page was damaged.
+            let _ = db.conn.execute_batch("ROLLBACK");
+            Err(error)
+        }
+    }
 }

@@ -9,6 +9,7 @@ use sapwood_core::StoreError;
 use sapwood_core::port::store::Result;
 
 use super::error::{AtPath, BUSY_WAIT_MS};
+use super::seal;
 
 /// "Sapw", so that `file` and Sapwood can distinguish a Sapwood file from other SQLite databases.
 const APPLICATION_ID: i32 = 0x5361_7077;
@@ -32,7 +33,7 @@ impl SchemaLayout {
 
 const LAYOUT: SchemaLayout = SchemaLayout {
     newest: &[LOG_2, COMMON, KEYS, MEMORIES, INDEX, PLACES, PIECES, AUDIT, LEASE_TERMS, AUTHORITY],
-    steps: &[FIRST, SECOND, THIRD, FOURTH, FIFTH, SIXTH, SEVENTH, EIGHTH, NINTH, TENTH],
+    steps: &[FIRST, SECOND, THIRD, FOURTH, FIFTH, SIXTH, SEVENTH, EIGHTH, NINTH, TENTH, ELEVENTH],
 };
 const FIRST: Script = &[COMMON, LOG_1];
 const SECOND: Script = &[RENAME_LOG_1, LOG_2, TEXTS_2, COPY_LOG_1];
@@ -45,6 +46,8 @@ const EIGHTH: Script = &[AUDIT];
 const NINTH: Script = &[LEASE_TERMS, AUTHORITY];
 /// Marks that the file may contain entries of log format 3, which earlier versions cannot read.
 const TENTH: Script = &[];
+/// Marks that the pages of the file may have checksums, which earlier versions would not update.
+const ELEVENTH: Script = &[];
 
 /// Delay between two attempts to get a lock that SQLite does not wait for.
 const RETRY_DELAY_MS: u64 = 5;
@@ -361,7 +364,8 @@ fn migrate_to(conn: &Connection, path: &Path, layout: SchemaLayout) -> Result<()
         return Ok(());
     }
     if found.version == 0 {
-        // This only takes effect on a file that has no pages yet, and is harmless otherwise.
+        // These only take effect on a file that has no pages yet, and are harmless otherwise.
+        seal::prepare_new(conn);
         conn.pragma_update(None, "page_size", PAGE_BYTES).at(path)?;
         switch_to_wal(conn).at(path)?;
     }

@@ -9,6 +9,7 @@
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::JoinHandle;
@@ -18,12 +19,13 @@ use sapwood_core::StoreError;
 use sapwood_core::port::store::Result;
 use tokio::sync::{Semaphore, oneshot};
 
-use super::connection::StoreConnection;
+use super::connection::{StoreConnection, wal_path};
 use super::error::translate;
 use super::index::indexer::{Indexer, SegmentPoll};
 use super::search;
 use super::sync::{Reply, Syncer};
 use crate::Durability;
+use crate::path_health::PathHealth;
 
 /// Capacity of the queue, in jobs. Further callers wait for a free slot.
 const QUEUE_JOBS: usize = 1_024;
@@ -71,6 +73,25 @@ struct WriterShared {
     /// Set while the thread is idle and must be woken.
     asleep: AtomicBool,
     closing: AtomicBool,
+    file: FileIdentity,
+}
+
+/// The files that were opened. A file that was deleted, moved or replaced must not be written to:
+/// the entries would be lost when the process ends.
+struct FileIdentity {
+    database: PathHealth,
+    log: PathHealth,
+}
+
+impl FileIdentity {
+    fn of(path: &Path) -> Self {
+        Self { database: PathHealth::new(path), log: PathHealth::new(&wal_path(path)) }
+    }
+
+    fn check(&self) -> Result<()> {
+        self.database.check_identity()?;
+        self.log.check_identity()
+    }
 }
 
 /// The state of the writer, used by the thread that has locked it.
@@ -88,6 +109,7 @@ impl Writer {
         let place = db.path.display().to_string();
         let syncer = Syncer::start(&db.path, durability)?;
         let indexer = Indexer::start(&place)?;
+        let file = FileIdentity::of(&db.path);
         let shared = Arc::new(WriterShared {
             syncer,
             state: Mutex::new(WriterState { db, indexer, queued: QueuedTexts::default(), commits: 0 }),
@@ -95,6 +117,7 @@ impl Writer {
             contended: AtomicBool::new(false),
             asleep: AtomicBool::new(false),
             closing: AtomicBool::new(false),
+            file,
         });
         let served = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("sapwood-writer".to_owned());
@@ -289,7 +312,7 @@ impl WriterShared {
             group.run(db, next);
         }
         self.contended.store(group.replies.len() > 1, Ordering::Release);
-        group.end(db)
+        group.end(db, &self.file)
     }
 }
 
@@ -356,31 +379,42 @@ impl Group {
             // Dropping the job closes its channel, which notifies the caller.
             Err(_) => self.poisoned |= db.conn.total_changes() != before,
         }
+        // After some errors, such as a damaged page, SQLite has rolled back the whole transaction.
+        self.poisoned |= db.conn.is_autocommit();
     }
 
     /// Ends the transaction. Returns the replies to send after a sync. If the commit failed, sends
     /// the error to all callers immediately.
-    fn end(self, db: &StoreConnection) -> Vec<Reply> {
+    fn end(self, db: &StoreConnection, file: &FileIdentity) -> Vec<Reply> {
         let committed = match self.poisoned {
-            true => Err(None),
-            false => db
-                .conn
-                .prepare_cached("COMMIT")
-                .and_then(|mut commit| commit.execute([]))
-                .map(|_| ())
-                .map_err(Some),
+            true => Err(CommitFailure::Poisoned),
+            false => commit(db, file),
         };
-        let Err(error) = committed else { return self.replies };
+        let Err(failure) = committed else { return self.replies };
         let _ = db.conn.execute_batch("ROLLBACK");
         db.clear_caches();
         for reply in self.replies {
-            reply(Err(match &error {
-                Some(error) => translate(error, &db.path),
-                None => rolled_back(db),
+            reply(Err(match &failure {
+                CommitFailure::Sqlite(error) => translate(error, &db.path),
+                CommitFailure::Moved => file.database.moved(),
+                CommitFailure::Poisoned => rolled_back(db),
             }));
         }
         Vec::new()
     }
+}
+
+/// Why a transaction was not committed.
+enum CommitFailure {
+    Poisoned,
+    Moved,
+    Sqlite(rusqlite::Error),
+}
+
+fn commit(db: &StoreConnection, file: &FileIdentity) -> std::result::Result<(), CommitFailure> {
+    file.check().map_err(|_| CommitFailure::Moved)?;
+    let committed = db.conn.prepare_cached("COMMIT").and_then(|mut commit| commit.execute([]));
+    committed.map(|_| ()).map_err(CommitFailure::Sqlite)
 }
 
 fn rolled_back(db: &StoreConnection) -> StoreError {

@@ -71,7 +71,7 @@ impl Database {
     }
 
     fn connect(&self, dir: &TempDir) -> rusqlite::Connection {
-        let conn = rusqlite::Connection::open(dir.path().join("s.db")).unwrap();
+        let conn = sapwood_store::conformance::sqlite_file::connect(&dir.path().join("s.db"));
         conn.busy_timeout(CLEANUP_MAX).unwrap();
         conn
     }

@@ -116,8 +116,7 @@ fn write_old_row(dir: &TempDir, expires_at: i64) {
          VALUES ((SELECT pk FROM sessions WHERE id = 's'), 'old', 7, {expires_at})
          ON CONFLICT (session) DO UPDATE SET holder = 'old', fence = fence + 1, expires_at = {expires_at}"
     );
-    let done = std::process::Command::new("sqlite3").arg(path).arg(sql).output().unwrap();
-    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    sapwood_store::conformance::sqlite_file::execute(&path, &sql);
 }
 
 fn write_old_file(dir: &TempDir, expires_at: i64) {

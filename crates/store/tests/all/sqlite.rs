@@ -1,5 +1,6 @@
 //! Run the conformance suite on the SQLite store, plain and (with the feature) encrypted.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use sapwood_core::entry::UserMessage;
@@ -10,6 +11,7 @@ use sapwood_core::port::store::{
 use sapwood_core::project::summary::TurnPositions;
 use sapwood_core::{Draft, Part, Scope, Seq, SessionId, Store, TenantId, TimestampMs};
 use sapwood_store::conformance::clock::ManualClock;
+use sapwood_store::conformance::sqlite_file::connect;
 use sapwood_store::conformance::{Harness, block_on};
 use sapwood_store::sqlite::SqliteStore;
 use sapwood_store::{Durability, Key, OpenOptions};
@@ -34,7 +36,8 @@ impl OneFile {
 
 impl Harness for OneFile {
     async fn open(&self) -> Arc<dyn Store> {
-        let options = OpenOptions { durability: Durability::Normal, key: self.key.clone() };
+        let options =
+            OpenOptions { durability: Durability::Normal, key: self.key.clone(), ..OpenOptions::default() };
         let store = SqliteStore::open(self.dir.path().join("sapwood.db"), options).unwrap();
         Arc::new(store.with_lease_clock(self.clock.clone()))
     }
@@ -114,7 +117,7 @@ fn only_the_owner_can_access_the_files() {
 }
 
 #[test]
-fn a_closed_store_is_one_file() {
+fn a_closed_store_is_one_file_and_its_head() {
     let dir = tempfile::tempdir().unwrap();
     block_on(async {
         let store = open(&dir);
@@ -123,9 +126,10 @@ fn a_closed_store_is_one_file() {
         append_text(&store, &session, "hello").await;
         store.summary(&ana(), &session).await.unwrap();
     });
-    let names: Vec<_> =
+    let mut names: Vec<_> =
         std::fs::read_dir(dir.path()).unwrap().map(|file| file.unwrap().file_name()).collect();
-    assert_eq!(names, ["sapwood.db"]);
+    names.sort();
+    assert_eq!(names, ["sapwood.db", "sapwood.db.head"]);
 }
 
 #[test]
@@ -179,7 +183,7 @@ fn the_doctor_repairs_the_search_index() {
         assert_eq!(store.search(&ana(), &find).await.unwrap().items.len(), 1);
         assert!(store.check(&ana(), Repair::No).await.unwrap().is_empty());
         drop(store);
-        let other = rusqlite::Connection::open(dir.path().join("sapwood.db")).unwrap();
+        let other = connect(&dir.path().join("sapwood.db"));
         other.execute_batch("DELETE FROM segments; DELETE FROM blocks").unwrap();
         drop(other);
         let store = open(&dir);
@@ -187,7 +191,7 @@ fn the_doctor_repairs_the_search_index() {
         check_index_repair(&store).await;
         assert_eq!(store.search(&ana(), &find).await.unwrap().items.len(), 1);
         drop(store);
-        let other = rusqlite::Connection::open(dir.path().join("sapwood.db")).unwrap();
+        let other = connect(&dir.path().join("sapwood.db"));
         assert_eq!(other.execute("UPDATE blocks SET bytes = CAST(x'ff' || bytes AS BLOB)", []).unwrap(), 1);
         drop(other);
         let store = open(&dir);
@@ -228,7 +232,7 @@ fn entries_are_found_in_both_index_tables_and_the_doctor_repairs_them() {
     block_on(async {
         let store = open(&dir);
         write_in_turns(&store, &sessions).await;
-        let other = rusqlite::Connection::open(&path).unwrap();
+        let other = connect(&path);
         let count = |table: &str| -> i64 {
             other.query_row(&format!("SELECT count(*) FROM {table}"), [], |row| row.get(0)).unwrap()
         };
@@ -341,7 +345,7 @@ fn positions_that_an_earlier_version_did_not_write_are_restored() {
         let stored = store.summary(&ana(), &session).await.unwrap();
         assert!(!stored.lacks_positions());
         drop(store);
-        let other = rusqlite::Connection::open(dir.path().join("sapwood.db")).unwrap();
+        let other = connect(&dir.path().join("sapwood.db"));
         other.execute("UPDATE sessions SET summary = json_remove(summary, '$.queued')", []).unwrap();
         drop(other);
         let store = open(&dir);
@@ -355,4 +359,36 @@ fn positions_that_an_earlier_version_did_not_write_are_restored() {
         append_text(&store, &session, "two").await;
         assert!(!store.summary(&ana(), &session).await.unwrap().lacks_positions());
     });
+}
+
+/// Deletes, moves or replaces a file of the store at the first path. The second path is elsewhere.
+type Removal = fn(&Path, &Path);
+
+#[cfg(unix)]
+#[test]
+fn a_store_whose_files_were_deleted_moved_or_replaced_refuses_writes() {
+    let removals: [(&str, Removal); 4] = [
+        ("sapwood.db", |path, _| std::fs::remove_file(path).unwrap()),
+        ("sapwood.db", |path, away| std::fs::rename(path, away).unwrap()),
+        ("sapwood.db", |path, away| {
+            std::fs::copy(path, away).unwrap();
+            std::fs::rename(away, path).unwrap();
+        }),
+        ("sapwood.db-wal", |path, _| std::fs::remove_file(path).unwrap()),
+    ];
+    for (at, (name, remove)) in removals.into_iter().enumerate() {
+        let dir = tempfile::tempdir().unwrap();
+        block_on(async {
+            let store = open(&dir);
+            let session: SessionId = "s".parse().unwrap();
+            store.create(&ana(), NewSession::new(session.clone(), TimestampMs(1))).await.unwrap();
+            append_text(&store, &session, "one").await;
+            remove(&dir.path().join(name), &dir.path().join("away"));
+            let part = Part::text("lost");
+            let draft = Draft::new(TimestampMs(1), UserMessage { parts: vec![part], origin: None });
+            let append = Append::new(session.clone(), TimestampMs(1), vec![draft]);
+            let refused = store.append(&ana(), append).await.unwrap_err();
+            assert_eq!(refused.code(), "store.unreachable", "removal {at}: {refused}");
+        });
+    }
 }
