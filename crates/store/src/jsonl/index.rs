@@ -12,6 +12,8 @@ use serde::{Deserialize, Serialize};
 
 use super::disk::{self, At};
 use super::layout::Layout;
+use super::line_sum::{self, LineState};
+use super::sealed_lines;
 use crate::Durability;
 
 /// Maximum number of lines beyond twice the number of sessions, before the file is rewritten.
@@ -32,6 +34,8 @@ pub struct Index {
     lines: HashMap<String, IndexLine>,
     is_loaded: bool,
     lines_on_disk: usize,
+    /// The number of complete lines in the file that are not valid.
+    pub bad_lines: usize,
     unsaved: Vec<String>,
 }
 
@@ -42,12 +46,16 @@ impl Index {
         }
         self.is_loaded = true;
         let bytes = disk::read_if_exists(&layout.index())?.unwrap_or_default();
-        for raw in bytes.split(|byte| *byte == b'\n') {
-            // An unreadable line is ignored, because the index is only a cache.
-            if let Ok(mut line) = serde_json::from_slice::<IndexLine>(raw) {
+        for raw in bytes.split_inclusive(|byte| *byte == b'\n') {
+            // A line without a valid checksum is ignored, because the index is only a cache.
+            if line_sum::check(raw) == Ok(LineState::Proven)
+                && let Ok(mut line) = serde_json::from_slice::<IndexLine>(raw)
+            {
                 line.summary.authority.clone_from(&line.authority);
                 self.lines_on_disk += 1;
                 self.lines.insert(line.file.clone(), line);
+            } else {
+                self.bad_lines += usize::from(raw.ends_with(b"\n"));
             }
         }
         Ok(())
@@ -100,6 +108,7 @@ impl Index {
     /// Rewrites the whole file with the current sessions.
     pub fn rewrite(&mut self, layout: &Layout) -> Result<()> {
         self.unsaved.clear();
+        self.bad_lines = 0;
         self.lines.retain(|stem, _| layout.log(stem).exists());
         self.lines_on_disk = self.lines.len();
         let mut out = Vec::new();
@@ -112,6 +121,5 @@ impl Index {
 }
 
 fn write_line(line: &IndexLine, out: &mut Vec<u8>) {
-    serde_json::to_writer(&mut *out, line).expect("a summary contains only strings and numbers");
-    out.push(b'\n');
+    out.extend(sealed_lines::to_line(line));
 }

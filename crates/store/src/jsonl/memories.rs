@@ -7,11 +7,14 @@ use sapwood_core::id::MemoryId;
 use sapwood_core::port::memory::{Memories, Memory, MemoryFilter};
 use sapwood_core::port::store::{AuditNote, Page, Result};
 use sapwood_core::{Scope, SessionId, TimestampMs};
+use serde::Deserialize;
 
 use super::JsonlStore;
 use super::audit::{self, PendingAuditLine};
 use super::disk::{self, LockKind};
 use super::layout::Layout;
+use super::line_sum::LineState;
+use super::sealed_lines;
 use super::tenant::TenantDir;
 use crate::Durability;
 use crate::memories::MemoryTable;
@@ -78,19 +81,46 @@ fn read_memories(layout: &Layout) -> Result<MemoryTable> {
     let path = layout.memories();
     let bytes = disk::read_if_exists(&path)?.unwrap_or_default();
     let mut memories = MemoryTable::default();
+    let (mut count, mut is_sealed, mut end) = (0, false, None);
     let lines = bytes.split(|byte| *byte == b'\n').enumerate().filter(|(_, line)| !line.is_empty());
     for (index, line) in lines {
-        let place = || format!("{}:{}", path.display(), index + 1);
-        memories.add(serde_json::from_slice(line).map_err(|error| damaged(place(), error))?);
+        let (read, state) = sealed_lines::parse(&path, index + 1, line)?;
+        is_sealed |= state == LineState::Proven;
+        match read {
+            MemoryLine::Memory(memory) => {
+                count += 1;
+                memories.add(*memory);
+            }
+            MemoryLine::End { memories } => end = Some(memories),
+        }
+    }
+    if is_sealed && end != Some(count) {
+        return Err(damaged(path.display(), "its end is missing: it has fewer memories than were written"));
     }
     Ok(memories)
 }
 
+/// Returns the last line of a file with this many memories.
+pub fn end_line(count: usize) -> Vec<u8> {
+    sealed_lines::to_line(&serde_json::json!({ "memories": count }))
+}
+
+/// A line of the file. The last line has the number of memories, because a file that lost lines could end with a complete
+/// line.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum MemoryLine {
+    Memory(Box<Memory>),
+    End { memories: usize },
+}
+
 fn write_memories(layout: &Layout, memories: &MemoryTable, durability: Durability) -> Result<()> {
     let mut out = Vec::new();
+    let mut count = 0;
     for memory in memories.iter() {
-        serde_json::to_writer(&mut out, memory).expect("a memory contains only strings and numbers");
-        out.push(b'\n');
+        out.extend(sealed_lines::to_line(memory));
+        count += 1;
     }
+    out.extend(end_line(count));
     disk::replace(&layout.memories(), &out, durability)
 }

@@ -20,7 +20,7 @@ use super::session_log::SessionLog;
 use super::tenant::{FORK_DEPTH_MAX, TenantDir};
 use crate::authorize::authorize;
 use crate::lease::StoredLease;
-use crate::mem_log::{AppendPlan, InMemoryLog, PlannedBatch, RowStore, place_shared, row_of};
+use crate::mem_log::{AppendPlan, InMemoryLog, LogRow, PlannedBatch, RowStore, place_shared, row_of};
 use crate::validate::{damaged, fork_note, session_note};
 
 impl TenantDir {
@@ -184,7 +184,10 @@ impl TenantDir {
         lines.extend(line);
         self.open_logs.remove(session);
         audit::write_lines(&self.layout, lines, durability)?;
-        self.open(session).map(|_| ())
+        if let Some(disk) = &mut self.open(session)?.disk {
+            disk.is_head_due = true;
+        }
+        Ok(())
     }
 
     pub fn fork(&mut self, scope: &Scope, fork: Fork) -> Result<Head> {
@@ -291,7 +294,8 @@ fn with_copies(log: InMemoryLog<BodyHandle>) -> Result<InMemoryLog<BodyHandle>> 
             turn: entry.meta.turn,
             body: entry.body,
         };
-        rows.push(row_of(place_shared(&rows, draft, seq, parent)?, BodyHandle::Memory(bytes)));
+        let copy = row_of(place_shared(&rows, draft, seq, parent)?, BodyHandle::Memory(bytes));
+        rows.push(LogRow { proof: log.proof_at(seq), ..copy });
     }
     Ok(InMemoryLog::new(log.summary.clone(), rows))
 }
