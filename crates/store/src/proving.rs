@@ -1,9 +1,12 @@
 //! Proofs of entries that are about to be written. The content is hashed where the body is encoded, before the caller waits
 //! for the writer. The writer then only hashes the envelope, with a parent's hash from its cache.
 
+use std::collections::HashMap;
+
 use sapwood_core::Seq;
 use sapwood_core::entry::Meta;
 use sapwood_core::entry::proof::{Commitment, ParentLink, Proof, Salt};
+use sapwood_core::tree::Placed;
 
 use crate::validate::random_bits;
 
@@ -50,4 +53,42 @@ impl ParentCache {
         }
         self.0.push((seq, link));
     }
+}
+
+/// Returns the parents whose hashes are neither cached nor computed with the batch itself.
+pub(crate) fn missing_parents(placed: &[Placed], parents: &ParentCache) -> Vec<Seq> {
+    let first = placed.first().map_or(Seq::ZERO, |placed| placed.entry.meta.seq);
+    let is_missing = |parent: &Seq| *parent < first && parents.get(Some(*parent)).is_none();
+    let mut missing: Vec<Seq> =
+        placed.iter().filter_map(|placed| placed.entry.meta.parent).filter(is_missing).collect();
+    missing.sort_unstable();
+    missing.dedup();
+    missing
+}
+
+/// Hashes the entries of a batch. `fetched` has the links to the missing parents.
+pub(crate) fn prove_batch(
+    placed: &[Placed],
+    contents: impl Iterator<Item = ContentProof>,
+    version: u32,
+    parents: &mut ParentCache,
+    fetched: Vec<(Seq, ParentLink)>,
+) -> Vec<Proof> {
+    let mut links: HashMap<Seq, ParentLink> = fetched.into_iter().collect();
+    let mut proofs = Vec::with_capacity(placed.len());
+    for (placed, content) in placed.iter().zip(contents) {
+        let meta = &placed.entry.meta;
+        let in_batch = meta.parent.and_then(|parent| links.get(&parent).copied());
+        let parent = in_batch.or_else(|| parents.get(meta.parent)).unwrap_or(ParentLink::Root);
+        let proof = content.prove(parent, meta, version);
+        if placed.links.is_some() {
+            links.insert(meta.seq, ParentLink::Proven(proof.hash));
+        }
+        proofs.push(proof);
+    }
+    let leaf = placed.iter().zip(&proofs).rev().find(|(placed, _)| placed.links.is_some());
+    if let Some((placed, proof)) = leaf {
+        parents.add(placed.entry.meta.seq, ParentLink::Proven(proof.hash));
+    }
+    proofs
 }

@@ -2,6 +2,8 @@
 //! outdated index, a broken audit chain, damaged blobs. A repair restores what a checksum proves, and
 //! rebuilds derived data.
 
+use std::path::Path;
+
 use sapwood_core::StoreError;
 use sapwood_core::port::store::{Finding, Repair, Result};
 
@@ -11,7 +13,7 @@ use super::layout::id_of_stem;
 use super::repair::{check_file, line_files};
 use super::session_log::SessionLog;
 use super::tenant::TenantDir;
-use super::{blob, head_file};
+use super::{blob, head_file, memories};
 
 impl TenantDir {
     pub fn check(&mut self, repair: Repair) -> Result<Vec<Finding>> {
@@ -32,7 +34,8 @@ impl TenantDir {
         if is_stale && repair == Repair::Yes {
             self.index.rewrite(&self.layout)?;
         }
-        self.check_audit(&mut findings)?;
+        self.check_audit(repair, &mut findings)?;
+        findings.extend(memories::check(&self.layout, repair, self.options.durability)?);
         for error in blob::find_damaged(&self.layout)? {
             if let StoreError::Damaged { place, what } = error {
                 findings.push(finding("blobs", place, what));
@@ -120,7 +123,7 @@ impl TenantDir {
         is_wrong
     }
 
-    fn check_audit(&self, findings: &mut Vec<Finding>) -> Result<()> {
+    fn check_audit(&self, repair: Repair, findings: &mut Vec<Finding>) -> Result<()> {
         let place = self.layout.audit().display().to_string();
         match read_whole(&self.layout, &self.lease_clock.read().boot) {
             Ok(chain) => {
@@ -133,6 +136,7 @@ impl TenantDir {
             Err(StoreError::Damaged { place, what }) => {
                 if !findings.iter().any(|finding| finding.place == place) {
                     findings.push(finding("audit", place, what));
+                    accept_lost_end(&self.layout.audit(), repair)?;
                 }
                 Ok(())
             }
@@ -141,6 +145,14 @@ impl TenantDir {
     }
 }
 
-fn finding(rule: &'static str, place: String, what: String) -> Finding {
+/// Sets the head of a file aside, so that its other lines can be used. The loss was reported.
+pub fn accept_lost_end(path: &Path, repair: Repair) -> Result<()> {
+    if repair == Repair::Yes && head_file::path_beside(path).exists() {
+        head_file::set_aside(path)?;
+    }
+    Ok(())
+}
+
+pub fn finding(rule: &'static str, place: String, what: String) -> Finding {
     Finding { rule, place, what, repaired: false }
 }

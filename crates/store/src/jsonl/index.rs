@@ -36,6 +36,8 @@ pub struct Index {
     lines_on_disk: usize,
     /// The number of complete lines in the file that are not valid.
     pub bad_lines: usize,
+    /// Whether a crash left an incomplete line at the end.
+    is_torn: bool,
     unsaved: Vec<String>,
 }
 
@@ -55,7 +57,8 @@ impl Index {
                 self.lines_on_disk += 1;
                 self.lines.insert(line.file.clone(), line);
             } else {
-                self.bad_lines += usize::from(raw.ends_with(b"\n"));
+                self.is_torn = !raw.ends_with(b"\n");
+                self.bad_lines += usize::from(!self.is_torn);
             }
         }
         Ok(())
@@ -93,7 +96,7 @@ impl Index {
         if unsaved.is_empty() {
             return Ok(());
         }
-        if self.lines_on_disk + unsaved.len() > 2 * self.lines.len() + SPARE_LINES_MAX {
+        if self.is_torn || self.bad_lines > 0 || self.lines_on_disk + unsaved.len() > 2 * self.lines.len() + SPARE_LINES_MAX {
             return self.rewrite(layout);
         }
         let mut out = Vec::new();
@@ -108,7 +111,7 @@ impl Index {
     /// Rewrites the whole file with the current sessions.
     pub fn rewrite(&mut self, layout: &Layout) -> Result<()> {
         self.unsaved.clear();
-        self.bad_lines = 0;
+        (self.bad_lines, self.is_torn) = (0, false);
         self.lines.retain(|stem, _| layout.log(stem).exists());
         self.lines_on_disk = self.lines.len();
         let mut out = Vec::new();

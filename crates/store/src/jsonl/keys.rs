@@ -5,21 +5,20 @@ use std::io::Write;
 
 use async_trait::async_trait;
 use sapwood_core::port::keys::{ApiKey, Keys};
-use sapwood_core::port::store::{Audit, Result};
-use sapwood_core::{BlobHash, Scope, TenantId, TimestampMs};
+use sapwood_core::port::store::{Audit, Finding, Repair, Result};
+use sapwood_core::{BlobHash, Scope, StoreError, TenantId, TimestampMs};
 
 use super::JsonlStore;
+use super::check::{accept_lost_end, finding};
 use super::disk::{self, At, sync};
 use super::layout::Layout;
 use super::{head_file, sealed_lines};
 use crate::permissions;
 use crate::validate::{key_note, revoke_key, shows_key, tenant_note};
 
-pub const KEYS_FILE: &str = "keys.jsonl";
-
 impl JsonlStore {
     fn keys_path(&self) -> std::path::PathBuf {
-        self.root.join(KEYS_FILE)
+        self.root.join("keys.jsonl")
     }
 
     /// Returns the current state of every key, oldest first. An incomplete last line was never
@@ -39,6 +38,21 @@ impl JsonlStore {
             }
         }
         Ok(keys)
+    }
+
+    /// Checks that no line is missing at the end. A repair accepts a lost end after it is reported.
+    pub(super) fn check_keys(&self, repair: Repair, findings: &mut Vec<Finding>) -> Result<()> {
+        match self.read_keys() {
+            Ok(_) => Ok(()),
+            Err(StoreError::Damaged { place, what }) => {
+                if !findings.iter().any(|finding| finding.place == place) {
+                    findings.push(finding("damaged", place, what));
+                    accept_lost_end(&self.keys_path(), repair)?;
+                }
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// Runs `change` on the current keys under the lock, and appends the key that it returns.

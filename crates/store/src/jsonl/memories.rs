@@ -5,8 +5,8 @@
 use async_trait::async_trait;
 use sapwood_core::id::MemoryId;
 use sapwood_core::port::memory::{Memories, Memory, MemoryFilter};
-use sapwood_core::port::store::{AuditNote, Page, Result};
-use sapwood_core::{Scope, SessionId, TimestampMs};
+use sapwood_core::port::store::{AuditNote, Finding, Page, Repair, Result};
+use sapwood_core::{Scope, SessionId, StoreError, TimestampMs};
 use serde::Deserialize;
 
 use super::JsonlStore;
@@ -19,6 +19,8 @@ use super::tenant::TenantDir;
 use crate::Durability;
 use crate::memories::MemoryTable;
 use crate::validate::damaged;
+
+const LOST_END: &str = "its end is missing: it has fewer memories than were written";
 
 #[async_trait]
 impl Memories for JsonlStore {
@@ -78,6 +80,31 @@ impl TenantDir {
 }
 
 fn read_memories(layout: &Layout) -> Result<MemoryTable> {
+    let (memories, is_whole) = read_lines(layout)?;
+    match is_whole {
+        true => Ok(memories),
+        false => Err(damaged(layout.memories().display(), LOST_END)),
+    }
+}
+
+/// Checks the file. A repair accepts a lost end after it is reported.
+pub fn check(layout: &Layout, repair: Repair, durability: Durability) -> Result<Option<Finding>> {
+    let (memories, is_whole) = match read_lines(layout) {
+        Err(StoreError::Damaged { .. }) => return Ok(None),
+        read => read?,
+    };
+    if is_whole {
+        return Ok(None);
+    }
+    if repair == Repair::Yes {
+        write_memories(layout, &memories, durability)?;
+    }
+    let place = layout.memories().display().to_string();
+    Ok(Some(Finding { rule: "damaged", place, what: LOST_END.to_owned(), repaired: false }))
+}
+
+/// Reads all lines. Also returns whether none is missing at the end.
+fn read_lines(layout: &Layout) -> Result<(MemoryTable, bool)> {
     let path = layout.memories();
     let bytes = disk::read_if_exists(&path)?.unwrap_or_default();
     let mut memories = MemoryTable::default();
@@ -94,10 +121,7 @@ fn read_memories(layout: &Layout) -> Result<MemoryTable> {
             MemoryLine::End { memories } => end = Some(memories),
         }
     }
-    if is_sealed && end != Some(count) {
-        return Err(damaged(path.display(), "its end is missing: it has fewer memories than were written"));
-    }
-    Ok(memories)
+    Ok((memories, !is_sealed || end == Some(count)))
 }
 
 /// Returns the last line of a file with this many memories.

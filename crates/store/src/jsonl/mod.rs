@@ -345,7 +345,9 @@ fn may_see(tenant: &mut TenantDir, scope: &Scope, line: &AuditLine) -> bool {
 #[async_trait]
 impl Upkeep for JsonlStore {
     async fn check(&self, scope: &Scope, repair: Repair) -> Result<Vec<Finding>> {
-        self.with(scope, |tenant| tenant.check(repair))
+        let mut findings = self.with(scope, |tenant| tenant.check(repair))?;
+        self.check_keys(repair, &mut findings)?;
+        Ok(findings)
     }
 
     async fn seal_entries(&self, scope: &Scope) -> Result<SealReport> {

@@ -418,6 +418,7 @@ impl TenantDir {
 
     /// Evicts all sessions that were read from files.
     pub fn evict_read(&mut self) {
+        self.write_heads();
         self.open_logs.retain(|_, session_log| session_log.disk.is_none());
         self.erased.clear();
     }

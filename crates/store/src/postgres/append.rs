@@ -21,7 +21,7 @@ use super::blob;
 use super::connection::StoreConnection;
 use super::log::{LogRows, int};
 use super::prefetch::{Prefetched, Stop};
-use super::proofs::{links_to, missing_parents, prove};
+use super::proofs::{links_to, parents_to_read, prove};
 use super::session_table::{PgLease, RowLock, SessionRow, find};
 use super::writer::AppendOutcome;
 use super::{PgStore, reading};
@@ -227,7 +227,7 @@ async fn prove_batch(
     placed: &[Placed],
     packed: &PackedBatch,
 ) -> Result<Vec<Proof>> {
-    let missing = missing_parents(placed, packed, parents);
+    let missing = parents_to_read(placed, packed, parents);
     let fetched = match missing.is_empty() {
         true => Vec::new(),
         false => reading!(store, scope, db => {
@@ -296,7 +296,7 @@ pub(super) async fn write_first(
     let (placed, tip, leaf) = nodes.run_with_fetches(&log, place).await?;
     row.summary.apply_batch(&placed, Source::Own, &tip, leaf);
     let mut parents = ParentCache::default();
-    let fetched = links_to(&log, &missing_parents(&placed, &packed, &parents)).await?;
+    let fetched = links_to(&log, &parents_to_read(&placed, &packed, &parents)).await?;
     let proofs = prove(&placed, &packed, &mut parents, fetched);
     let job = AppendJob::new(&row, &Arc::new(placed), &packed).with_proofs(&proofs);
     let columns = BatchColumns::of(db.tenant.as_str(), std::iter::once(&job));

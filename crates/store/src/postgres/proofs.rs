@@ -15,22 +15,15 @@ use super::connection::StoreConnection;
 use super::log::{COLUMNS, LogRows, int, seq_of};
 use super::{PgStore, reading, writing};
 use crate::database::NamedDatabase;
-use crate::proving::ParentCache;
+use crate::proving::{ParentCache, missing_parents, prove_batch};
 use crate::validate::random_bits;
 
 /// Maximum number of entries that are sealed in one transaction.
 const SEALED_ROWS: usize = 1_000;
 
-/// Returns the parents whose hashes are neither cached nor computed with the batch itself.
-pub(super) fn missing_parents(placed: &[Placed], packed: &PackedBatch, parents: &ParentCache) -> Vec<Seq> {
-    let first = placed.first().map_or(Seq::ZERO, |placed| placed.entry.meta.seq);
-    let is_missing = |parent: &Seq| *parent < first && parents.get(Some(*parent)).is_none();
-    let above = placed.iter().filter_map(|placed| placed.entry.meta.parent);
-    let mut missing: Vec<Seq> =
-        above.filter(|parent| packed.format >= LOG_VERSION && is_missing(parent)).collect();
-    missing.sort_unstable();
-    missing.dedup();
-    missing
+/// Returns the parents whose hashes must be read before a batch can be hashed.
+pub(super) fn parents_to_read(placed: &[Placed], packed: &PackedBatch, parents: &ParentCache) -> Vec<Seq> {
+    if packed.format >= LOG_VERSION { missing_parents(placed, parents) } else { Vec::new() }
 }
 
 /// Hashes the entries of a batch. Returns nothing in a format without hashes.
@@ -40,20 +33,8 @@ pub(super) fn prove(
     parents: &mut ParentCache,
     fetched: Vec<(Seq, ParentLink)>,
 ) -> Vec<Proof> {
-    let mut links: HashMap<Seq, ParentLink> = fetched.into_iter().collect();
-    let mut proofs = Vec::with_capacity(placed.len());
-    for (placed, row) in placed.iter().zip(&packed.rows) {
-        let (meta, Some(content)) = (&placed.entry.meta, &row.content) else { continue };
-        let in_batch = meta.parent.and_then(|parent| links.get(&parent).copied());
-        let parent = in_batch.or_else(|| parents.get(meta.parent)).unwrap_or(ParentLink::Root);
-        let proof = content.prove(parent, meta, packed.format);
-        if placed.links.is_some() {
-            links.insert(meta.seq, ParentLink::Proven(proof.hash));
-            parents.add(meta.seq, ParentLink::Proven(proof.hash));
-        }
-        proofs.push(proof);
-    }
-    proofs
+    let contents = packed.rows.iter().filter_map(|row| row.content);
+    prove_batch(placed, contents, packed.format, parents, fetched)
 }
 
 /// Returns how the hashes of children cover these entries.

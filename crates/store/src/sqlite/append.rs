@@ -3,7 +3,7 @@
 //! group.
 
 use rusqlite::params;
-use sapwood_core::entry::proof::{ParentLink, Proof, Salt};
+use sapwood_core::entry::proof::{Proof, Salt};
 use sapwood_core::entry::{Draft, LOG_VERSION};
 use sapwood_core::port::store::{Append, Appended, Result};
 use sapwood_core::settings::Settings;
@@ -18,7 +18,7 @@ use super::connection::StoreConnection;
 use super::entry_index::PositionWriter;
 use super::lease::lease_of;
 use super::log::{LogRows, key_of};
-use super::proofs::cached_link;
+use super::proofs::link_to;
 use super::session_table::{find, store_summary};
 use super::unindexed::UnindexedText;
 use crate::authorize::authorize;
@@ -26,7 +26,7 @@ use crate::compression::{Packed, encode_body, pack, pack_drafts};
 use crate::database::NamedDatabase;
 use crate::lease::LeaseClock;
 use crate::match_text::text_of;
-use crate::proving::{ContentProof, ParentCache, salt_of};
+use crate::proving::{ContentProof, ParentCache, missing_parents, prove_batch, salt_of};
 use crate::stored_answer::StoredAnswer;
 use crate::validate;
 
@@ -146,17 +146,12 @@ fn prove(
     placed: &[Placed],
     packed: &[PackedBody],
 ) -> Result<Vec<Proof>> {
-    let mut proofs = Vec::with_capacity(placed.len());
-    for (placed, packed) in placed.iter().zip(packed) {
-        let meta = &placed.entry.meta;
-        let parent = cached_link(log, parents, meta.parent)?;
-        let proof = packed.content.prove(parent, meta, LOG_VERSION);
-        if placed.links.is_some() {
-            parents.add(meta.seq, ParentLink::Proven(proof.hash));
-        }
-        proofs.push(proof);
+    let mut fetched = Vec::new();
+    for seq in missing_parents(placed, parents) {
+        fetched.push((seq, link_to(log, seq)?));
     }
-    Ok(proofs)
+    let contents = packed.iter().map(|packed| packed.content);
+    Ok(prove_batch(placed, contents, LOG_VERSION, parents, fetched))
 }
 
 /// Writes an entry's row and returns its number.

@@ -3,7 +3,7 @@
 //! The column `proof` has the binary form of `sapwood_core::entry::proof::Proof`. Ordinary reads do not
 //! read it, and an append reads it only if the parent of its first entry is not cached.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 
 use rusqlite::params;
 use sapwood_core::entry::proof::{ParentLink, Proof, Salt, StoredEntry};
@@ -14,14 +14,13 @@ use super::connection::StoreConnection;
 use super::error::AtPath;
 use super::log::{COLUMNS, LogRows, Numbering, key_of, read_step};
 use crate::database::NamedDatabase;
-use crate::proving::ParentCache;
 use crate::validate::random_bits;
 
 /// Maximum number of entries that are sealed in one transaction, so that writers wait only briefly.
 const SEALED_ROWS: usize = 1_000;
 
 /// Returns how the hash of a child covers this entry.
-fn link_to(log: &mut LogRows<'_>, seq: Seq) -> Result<ParentLink> {
+pub(super) fn link_to(log: &mut LogRows<'_>, seq: Seq) -> Result<ParentLink> {
     let (pk, at) = log.locate(seq)?;
     let db = log.db;
     let mut select = db.prepare("SELECT id, proof FROM log WHERE key = ?1")?;
@@ -122,12 +121,16 @@ impl Sealer {
 }
 
 fn seal_entries(log: &mut LogRows<'_>, entries: &[StoredEntry]) -> Result<u64> {
-    let (db, mut parents, mut sealed) = (log.db, ParentCache::default(), 0);
+    let (db, mut links, mut sealed) = (log.db, HashMap::new(), 0);
     for entry in entries {
         let proof = match entry.proof {
             Some(proof) => proof,
             None => {
-                let proof = entry.prove(cached_link(log, &parents, entry.meta.parent)?, Salt::new(random_bits()));
+                let parent = match entry.meta.parent {
+                    None => ParentLink::Root,
+                    Some(parent) => links.get(&parent).copied().map_or_else(|| link_to(log, parent), Ok)?,
+                };
+                let proof = entry.prove(parent, Salt::new(random_bits()));
                 let sql = "UPDATE entries SET proof = ?2 WHERE proof IS NULL
                            AND arrival = (SELECT arrival FROM placed WHERE key = ?1)";
                 let key = key_of(log.pk, entry.meta.seq);
@@ -135,20 +138,7 @@ fn seal_entries(log: &mut LogRows<'_>, entries: &[StoredEntry]) -> Result<u64> {
                 proof
             }
         };
-        parents.add(entry.meta.seq, ParentLink::Proven(proof.hash));
+        links.insert(entry.meta.seq, ParentLink::Proven(proof.hash));
     }
     Ok(sealed)
-}
-
-/// Returns the link to a parent, from the cache or from its row.
-pub(super) fn cached_link(
-    log: &mut LogRows<'_>,
-    parents: &ParentCache,
-    parent: Option<Seq>,
-) -> Result<ParentLink> {
-    match (parents.get(parent), parent) {
-        (Some(link), _) => Ok(link),
-        (None, Some(parent)) => link_to(log, parent),
-        (None, None) => Ok(ParentLink::Root),
-    }
 }
