@@ -1,15 +1,17 @@
 //! Read every log of a store and check its invariants: I1, I2, I13, readable bodies, existing targets,
-//! summaries that equal the fold of the log, and an unbroken audit chain. The store checks its internal
+//! summaries that equal the fold of the log, entries that match their hashes, and an unbroken audit chain. The store checks its internal
 //! structures itself.
 
 use std::collections::HashMap;
 
+use sapwood_core::entry::proof::LogHead;
 use sapwood_core::entry::{Body, Entry, SessionState, Stance};
 use sapwood_core::port::store::{Finding, ListFilter, Repair};
 use sapwood_core::project::summary::Summary;
 use sapwood_core::scope::Reach;
 use sapwood_core::{EntryId, Scope, Seq};
 
+use crate::verify::{HashCheck, SessionHead, Verification};
 use crate::{Engine, EngineError, Result};
 
 /// Sessions and audit lines per page.
@@ -23,7 +25,22 @@ pub struct Diagnosis {
     pub sessions: u64,
     pub entries: u64,
     pub audit_lines: u64,
+    /// Entries from before entries had hashes.
+    pub unproven: u64,
     pub findings: Vec<Finding>,
+    /// The head of each session, if it was requested.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub heads: Vec<SessionHead>,
+}
+
+/// What a doctor run does in addition to the checks.
+#[derive(Debug, Clone)]
+pub struct DoctorOptions {
+    pub repair: Repair,
+    /// Heads that were kept elsewhere, which some session must contain.
+    pub from: Vec<LogHead>,
+    /// Whether the diagnosis has the heads of all sessions.
+    pub heads: bool,
 }
 
 /// Check every session that the caller may see, and the audit log if the caller sees all of it.
@@ -31,15 +48,27 @@ pub async fn diagnose(
     engine: &Engine,
     scope: &Scope,
     repair: Repair,
+    progress: impl FnMut(&Diagnosis),
+) -> Result<Diagnosis> {
+    diagnose_with(engine, scope, DoctorOptions { repair, from: Vec::new(), heads: false }, progress).await
+}
+
+/// Like [`diagnose`], with options.
+pub async fn diagnose_with(
+    engine: &Engine,
+    scope: &Scope,
+    options: DoctorOptions,
     mut progress: impl FnMut(&Diagnosis),
 ) -> Result<Diagnosis> {
-    let findings = engine.store.check(scope, repair).await?;
+    let findings = engine.store.check(scope, options.repair).await?;
     let mut diagnosis = Diagnosis { findings, ..Diagnosis::default() };
+    let mut hashes = HashCheck::new(options.from);
     let mut filter = ListFilter { limit: PAGE_ROWS, ..ListFilter::default() };
     loop {
         let page = engine.store.list(scope, &filter).await?;
         for summary in &page.items {
             examine(engine, scope, summary, &mut diagnosis).await?;
+            hashes.verify_session(engine, scope, &summary.id).await?;
             diagnosis.sessions += 1;
             progress(&diagnosis);
         }
@@ -48,11 +77,24 @@ pub async fn diagnose(
             None => break,
         }
     }
+    add_hashes(&mut diagnosis, hashes.finish(), options.heads);
     // The chain can only be verified by a caller that sees all audit lines.
     if scope.reach == Reach::Tenant {
         examine_audit(engine, scope, &mut diagnosis).await?;
     }
     Ok(diagnosis)
+}
+
+fn add_hashes(diagnosis: &mut Diagnosis, verification: Verification, heads: bool) {
+    diagnosis.unproven = verification.unproven;
+    diagnosis.heads = if heads { verification.heads } else { Vec::new() };
+    // A log that cannot be read was already reported.
+    let is_new = |finding: &Finding| {
+        finding.rule != "readable"
+            || !diagnosis.findings.iter().any(|known| known.rule == "readable" && known.place == finding.place)
+    };
+    let new: Vec<Finding> = verification.findings.into_iter().filter(is_new).collect();
+    diagnosis.findings.extend(new);
 }
 
 async fn examine(engine: &Engine, scope: &Scope, summary: &Summary, diagnosis: &mut Diagnosis) -> Result<()> {

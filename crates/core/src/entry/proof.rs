@@ -101,6 +101,14 @@ impl Proof {
         Self { opening: Opening::Salt(salt), hash: hash_entry(parent, meta, version, content) }
     }
 
+    /// The salt of the content; `None` if it was dropped.
+    pub fn salt(&self) -> Option<Salt> {
+        match self.opening {
+            Opening::Salt(salt) => Some(salt),
+            Opening::Dropped(_) => None,
+        }
+    }
+
     /// The same proof after the content and its salt are dropped.
     pub fn without_content(self, body: &[u8]) -> Self {
         Self { opening: Opening::Dropped(self.commitment(body)), ..self }

@@ -48,7 +48,7 @@ async fn list_all_approvals(
     for pending in &page.items {
         state.audit_read(&caller, &pending.session).await?;
     }
-    Ok(Json(ListPage { items: page.items, next: page.next }))
+    Ok(Json(ListPage::new(page.items, page.next)))
 }
 
 /// Create a link with which a person without a key answers this approval, once. It gives your rights for this answer.

@@ -10,7 +10,7 @@ use sapwood_core::entry::{LOG_VERSION, Record};
 use sapwood_core::port::store::{AuditAction, Result};
 use sapwood_core::{BlobHash, Right, Scope, Seq, SessionId, TimestampMs};
 
-use super::audit::{self, PendingAuditLine};
+use super::audit::PendingAuditLine;
 use super::blob;
 use super::disk::{self, At, LockKind, io_error, replace, sync_dir};
 use super::file::{BodyHandle, LogFile};
@@ -48,7 +48,7 @@ impl TenantDir {
         self.erase_memories(session)?;
         let note = session_note(AuditAction::Erase, session);
         lines.push(PendingAuditLine::of(scope, note, now));
-        audit::write_lines(&self.layout, lines, self.options.durability)
+        self.write_audit_lines(lines)
     }
 
     /// Deletes a session's files. If the session is a fork of an erased session, also deletes the

@@ -10,7 +10,7 @@ use sapwood_core::{Scope, SessionId, StoreError, TimestampMs};
 use serde::Deserialize;
 
 use super::JsonlStore;
-use super::audit::{self, PendingAuditLine};
+use super::audit::PendingAuditLine;
 use super::disk::{self, LockKind};
 use super::layout::Layout;
 use super::line_sum::LineState;
@@ -64,7 +64,7 @@ impl TenantDir {
         let (answer, note) = change(&mut memories)?;
         write_memories(&self.layout, &memories, self.options.durability)?;
         let line = PendingAuditLine::of(scope, note, now);
-        audit::write_lines(&self.layout, vec![line], self.options.durability)?;
+        self.write_audit_lines(vec![line])?;
         Ok(answer)
     }
 

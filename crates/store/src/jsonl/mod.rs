@@ -295,7 +295,7 @@ impl Audit for JsonlStore {
             let lock_file = tenant.lock_file()?;
             let _store_lock = disk::lock(&lock_file, LockKind::Shared, &tenant.layout.lock())?;
             let line = audit::PendingAuditLine::of(scope, note, now);
-            audit::write_lines(&tenant.layout, vec![line], tenant.options.durability)
+            tenant.write_audit_lines(vec![line])
         })
     }
 

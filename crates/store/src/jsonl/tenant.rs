@@ -11,7 +11,8 @@ use sapwood_core::scope::Reach;
 use sapwood_core::{BlobHash, Right, Scope, Seq, SessionId, StoreError};
 
 use super::JsonlOptions;
-use super::{audit, blob, head_file};
+use super::audit::{self, PendingAuditLine};
+use super::{blob, head_file};
 use super::disk::{self, At, LockKind, io_error};
 use super::file::{BodyHandle, LogFile};
 use super::header::Header;
@@ -47,6 +48,8 @@ pub struct TenantDir {
     erased: HashMap<String, Weak<RowStore<BodyHandle>>>,
     stems: HashMap<SessionId, String>,
     lock_file: Option<Arc<File>>,
+    /// Whether this process has written audit lines that the file's head does not cover yet.
+    is_audit_head_due: bool,
     uses: u64,
 }
 
@@ -65,6 +68,7 @@ impl TenantDir {
             erased: HashMap::new(),
             stems: HashMap::new(),
             lock_file: None,
+            is_audit_head_due: false,
             uses: 0,
         }
     }
@@ -191,7 +195,7 @@ impl TenantDir {
         for disk in self.open_logs.values_mut().filter_map(|session_log| session_log.disk.as_mut()) {
             disk.is_head_due = false;
         }
-        if self.lock_file.is_some() {
+        if std::mem::take(&mut self.is_audit_head_due) {
             audit::write_head(&self.layout, self.options.durability, &self.lease_clock.read().boot);
         }
     }
@@ -202,6 +206,11 @@ impl TenantDir {
         let (Ok(Some(_)), Ok(handle)) = (disk.file.length_if_current(), disk.file.handle()) else { return };
         let boot = self.lease_clock.read().boot;
         head_file::write(&disk.file.path, &handle, disk.len, self.options.durability, &boot);
+    }
+
+    pub fn write_audit_lines(&mut self, lines: Vec<PendingAuditLine>) -> Result<()> {
+        self.is_audit_head_due |= !lines.is_empty();
+        audit::write_lines(&self.layout, lines, self.options.durability)
     }
 
     fn leave_out(&mut self, stem: &str, rule: &'static str, place: String, what: String) {

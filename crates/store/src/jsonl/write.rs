@@ -9,7 +9,7 @@ use sapwood_core::tree::Head;
 use sapwood_core::{BlobHash, Draft, Kind, Right, Scope, Seq, SessionId, StoreError};
 
 use super::PersistFrom;
-use super::audit::{self, PendingAuditLine};
+use super::audit::PendingAuditLine;
 use super::authority;
 use super::authority_file;
 use super::disk::{self, LockKind, replace};
@@ -110,7 +110,7 @@ impl TenantDir {
                 let appended = session_log.append(planned, self.options.durability)?;
                 let lines = append.audit.map(|note| PendingAuditLine::of(scope, note, append.now));
                 self.open_logs.insert(append.session, session_log);
-                audit::write_lines(&self.layout, lines.into_iter().collect(), self.options.durability)?;
+                self.write_audit_lines(lines.into_iter().collect())?;
                 return Ok(appended);
             }
             Ok(AppendPlan::Answered(first)) => Ok(first),
@@ -183,7 +183,7 @@ impl TenantDir {
         let mut lines = std::mem::take(&mut session_log.deferred);
         lines.extend(line);
         self.open_logs.remove(session);
-        audit::write_lines(&self.layout, lines, durability)?;
+        self.write_audit_lines(lines)?;
         if let Some(disk) = &mut self.open(session)?.disk {
             disk.is_head_due = true;
         }
