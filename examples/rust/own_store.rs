@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use sapwood::storage::{
-    Append, Appended, Kind, Log, PathSlice, Record, Result, Seq, SessionId, Store, StoreOptions, Until,
-    open_store,
+    Append, Appended, Kind, Log, PathSlice, Record, Result, Seq, SessionId, Store, StoreOptions, StoredEntry,
+    Until, open_store,
 };
 use sapwood::{Agent, Sapwood, Scope};
 
@@ -48,6 +48,16 @@ impl Log for CountingStore {
         limit: usize,
     ) -> Result<Vec<Record>> {
         self.inner.read_after(scope, session, after, limit).await
+    }
+
+    async fn read_proofs(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        after: Seq,
+        limit: usize,
+    ) -> Result<Vec<StoredEntry>> {
+        self.inner.read_proofs(scope, session, after, limit).await
     }
 
     async fn read_kinds(

@@ -27,6 +27,9 @@ use crate::telemetry::{self, Telemetry};
 /// Number of recent sessions compared with a mistyped id.
 const SUGGESTION_CANDIDATES_MAX: usize = 500;
 
+/// Maximum number of unreadable sessions that an error names.
+const LEFT_OUT_MAX: usize = 20;
+
 /// The state shared by the commands that use the configured store.
 pub struct App {
     pub engine: Engine,
@@ -42,6 +45,21 @@ pub struct App {
 }
 
 impl App {
+    /// Fails if the last list or search left out sessions that cannot be read. `what` names it in the message.
+    pub async fn check_complete(&mut self, what: &str) -> Result<()> {
+        let left_out = self.engine.directory().left_out(&self.scope).await?;
+        if left_out.is_empty() {
+            return Ok(());
+        }
+        std::io::Write::flush(&mut self.out)?;
+        let named: Vec<String> =
+            left_out.iter().take(LEFT_OUT_MAX).map(|found| format!("{}: {}", found.place, found.what)).collect();
+        let more = left_out.len().saturating_sub(LEFT_OUT_MAX);
+        let more = if more > 0 { format!("; and {more} more") } else { String::new() };
+        let message = format!("the {what} is incomplete: {}{more}", named.join("; "));
+        Err(Failure::new("store.incomplete", message))
+    }
+
     pub fn open(global: &Global, damaged_log: DamagedLog) -> Result<Self> {
         let paths = AppPaths::find(global)?;
         let scope = scope_of(global, &paths.config)?;

@@ -3,7 +3,7 @@
 
 use sapwood_core::entry::{Body, SessionState, Stance};
 use sapwood_core::port::store::{
-    AuditAction, AuditLine, AuditNote, Hit, ListFilter, Page, SearchQuery, StoreError, Until,
+    AuditAction, AuditLine, AuditNote, Finding, Hit, ListFilter, Page, SearchQuery, StoreError, Until,
 };
 use sapwood_core::project::context_state::ContextState;
 use sapwood_core::project::summary::Summary;
@@ -203,6 +203,11 @@ impl Directory<'_> {
             }
         }
         Ok(found)
+    }
+
+    /// The sessions that the last list or search left out because they cannot be read.
+    pub async fn left_out(self, scope: &Scope) -> Result<Vec<Finding>> {
+        Ok(self.engine.store.unreadable(scope).await?)
     }
 
     pub async fn search(self, scope: &Scope, query: &SearchQuery) -> Result<Page<Hit>> {

@@ -1,15 +1,17 @@
 //! Read every log that the caller may see and check its invariants: I1, I2, I13, readable bodies, existing targets,
-//! summaries that equal the fold of the log, and an unbroken audit chain. The store checks its internal structures
-//! itself.
+//! summaries that equal the fold of the log, entries that match their hashes, and an unbroken audit chain. The store
+//! checks its internal structures itself.
 
 use std::collections::HashMap;
 
+use sapwood_core::entry::proof::LogHead;
 use sapwood_core::entry::{Body, Entry, SessionState, Stance};
 use sapwood_core::port::store::{Checksums, Finding, ListFilter, Repair};
 use sapwood_core::project::summary::Summary;
 use sapwood_core::scope::Reach;
 use sapwood_core::{EntryId, Scope, Seq, StoreError};
 
+use crate::verify::{HashCheck, SessionHead, Verification};
 use crate::{Engine, EngineError, Result};
 
 /// Sessions and audit lines per page.
@@ -23,10 +25,25 @@ pub struct Diagnosis {
     pub sessions: u64,
     pub entries: u64,
     pub audit_lines: u64,
+    /// Entries from before entries had hashes.
+    pub unproven: u64,
     pub findings: Vec<Finding>,
     /// How the store detects data that has changed on disk.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub checksums: Option<Checksums>,
+    /// The head of each session, if it was requested.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub heads: Vec<SessionHead>,
+}
+
+/// What a doctor run does in addition to the checks.
+#[derive(Debug, Clone)]
+pub struct DoctorOptions {
+    pub repair: Repair,
+    /// Heads that were kept elsewhere, which some session must contain.
+    pub from: Vec<LogHead>,
+    /// Whether the diagnosis has the heads of all sessions.
+    pub heads: bool,
 }
 
 /// Check every session that the caller may see, and the audit log if the caller sees all of it.
@@ -36,11 +53,23 @@ pub async fn diagnose(
     repair: Repair,
     progress: impl FnMut(&Diagnosis),
 ) -> Result<Diagnosis> {
-    let findings = engine.store.check(scope, repair).await?;
+    diagnose_with(engine, scope, DoctorOptions { repair, from: Vec::new(), heads: false }, progress).await
+}
+
+/// Like [`diagnose`], with options.
+pub async fn diagnose_with(
+    engine: &Engine,
+    scope: &Scope,
+    options: DoctorOptions,
+    progress: impl FnMut(&Diagnosis),
+) -> Result<Diagnosis> {
+    let findings = engine.store.check(scope, options.repair).await?;
     let checksums = engine.store.checksums().await?;
     let mut diagnosis = Diagnosis { findings, checksums, ..Diagnosis::default() };
-    let listed = examine_sessions(engine, scope, &mut diagnosis, progress).await;
+    let mut hashes = HashCheck::new(options.from);
+    let listed = examine_sessions(engine, scope, &mut diagnosis, &mut hashes, progress).await;
     report_damage(&mut diagnosis, "the list of sessions", listed)?;
+    add_hashes(&mut diagnosis, hashes.finish(), options.heads);
     // The chain can only be verified by a caller that sees all audit lines.
     if scope.reach == Reach::Tenant {
         let examined = examine_audit(engine, scope, &mut diagnosis).await;
@@ -65,6 +94,7 @@ async fn examine_sessions(
     engine: &Engine,
     scope: &Scope,
     diagnosis: &mut Diagnosis,
+    hashes: &mut HashCheck,
     mut progress: impl FnMut(&Diagnosis),
 ) -> Result<()> {
     let mut filter = ListFilter { limit: PAGE_ROWS, ..ListFilter::default() };
@@ -72,6 +102,7 @@ async fn examine_sessions(
         let page = engine.store.list(scope, &filter).await?;
         for summary in &page.items {
             examine(engine, scope, summary, diagnosis).await?;
+            hashes.verify_session(engine, scope, &summary.id).await?;
             diagnosis.sessions += 1;
             progress(diagnosis);
         }
@@ -80,6 +111,18 @@ async fn examine_sessions(
             None => return Ok(()),
         }
     }
+}
+
+fn add_hashes(diagnosis: &mut Diagnosis, verification: Verification, heads: bool) {
+    diagnosis.unproven = verification.unproven;
+    diagnosis.heads = if heads { verification.heads } else { Vec::new() };
+    // A log that cannot be read was already reported.
+    let is_new = |finding: &Finding| {
+        finding.rule != "readable"
+            || !diagnosis.findings.iter().any(|known| known.rule == "readable" && known.place == finding.place)
+    };
+    let new: Vec<Finding> = verification.findings.into_iter().filter(is_new).collect();
+    diagnosis.findings.extend(new);
 }
 
 async fn examine(engine: &Engine, scope: &Scope, summary: &Summary, diagnosis: &mut Diagnosis) -> Result<()> {

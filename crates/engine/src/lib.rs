@@ -25,7 +25,7 @@
 //! | [`Engine::imports`] | [`import`] | import sessions |
 //! | [`Engine::log`] | [`log`] | read and append entries, for the services above |
 //!
-//! [`doctor`] checks the invariants of a store, [`migrate`] copies one store to another, and
+//! [`doctor`] checks the invariants of a store, [`verify`] the hashes of its entries, [`migrate`] copies one store to another, and
 //! [`TakeoverTask`](turn::TakeoverTask) resumes the turns of dead processes.
 
 pub mod adopt;
@@ -71,6 +71,7 @@ mod tree_cache;
 pub mod tree_pages;
 pub mod trigger;
 pub mod turn;
+pub mod verify;
 pub mod views;
 mod wakeups;
 

@@ -42,6 +42,7 @@
 //! use them.
 
 pub use sapwood_core::authority::{Authority, Source};
+pub use sapwood_core::entry::proof::{Commitment, EntryHash, Opening, Proof, Salt, StoredEntry};
 pub use sapwood_core::entry::{Draft, Entry, Kind, Outcome, Record, SessionState};
 pub use sapwood_core::id::{
     BlobHash, EntryId, MemoryId, Seq, SessionId, TenantId, TimestampMs, TurnId, UserName,
@@ -51,7 +52,8 @@ pub use sapwood_core::port::memory::{Memories, Memory, MemoryFilter};
 pub use sapwood_core::port::store::{
     Append, Appended, Audit, AuditAction, AuditLine, AuditNote, Authorities, BlobSink, Blobs, Checksums,
     Created, Expect, Finding, Fork, Hit, Lease, Leases, ListFilter, ListOrder, Log, NewSession, Page,
-    PathSlice, Repair, Result, Search, SearchQuery, Sessions, Store, StoreError, StoreStatus, Until, Upkeep,
+    PathSlice, Repair, Result, SealReport, Search, SearchQuery, Sessions, Store, StoreError, StoreStatus, Until,
+    Upkeep,
 };
 pub use sapwood_core::project::summary::{Lineage, Origin, QueuedInput, Summary, TurnPositions};
 pub use sapwood_core::scope::{Principal, Scope};
@@ -106,6 +108,7 @@ macro_rules! delegate_store {
         $crate::delegate_store!(@impl Log, $store, $inner {
             fn append(scope: &Scope, append: Append) -> Appended;
             fn read_after(scope: &Scope, session: &SessionId, after: Seq, limit: usize) -> Vec<Record>;
+            fn read_proofs(scope: &Scope, session: &SessionId, after: Seq, limit: usize) -> Vec<StoredEntry>;
             fn read_kinds(scope: &Scope, session: &SessionId, kinds: &[Kind], after: Seq, limit: usize) -> Vec<Record>;
             fn read_path(scope: &Scope, session: &SessionId, at: Option<Seq>, until: Until) -> PathSlice;
             fn nth_message(scope: &Scope, session: &SessionId, leaf: Seq, count: u32) -> Option<Seq>;
@@ -176,6 +179,8 @@ macro_rules! delegate_store {
     (@Upkeep $store:ty, $inner:ident) => {
         $crate::delegate_store!(@impl Upkeep, $store, $inner {
             fn check(scope: &Scope, repair: Repair) -> Vec<Finding>;
+            fn seal_entries(scope: &Scope) -> SealReport;
+            fn unreadable(scope: &Scope) -> Vec<Finding>;
             fn abandoned_turns(limit: usize) -> Option<Vec<(TenantId, SessionId)>>;
             fn checksums() -> Option<Checksums>;
             fn add_checksums() -> Option<Checksums>;

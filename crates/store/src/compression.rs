@@ -51,26 +51,21 @@ fn checked(json: Vec<u8>) -> Result<Vec<u8>> {
     Ok(json)
 }
 
-/// Encodes and compresses a body. Fails if the body is too large. Packing is a large part of the
-/// work of an append and needs no connection, so the caller packs before it acquires the writer.
-pub(crate) fn pack_body(body: &Body) -> Result<Packed> {
-    Ok(pack(encode_body(body)?))
-}
-
-/// Like [`pack_body`], in a format version that may be older. Also returns the kind of the row.
-pub(crate) fn pack_body_in(version: u32, body: &Body) -> Result<(Kind, Packed)> {
+/// Like [`encode_body`], in a format version that may be older. Also returns the kind of the row.
+pub(crate) fn encode_body_in(version: u32, body: &Body) -> Result<(Kind, Vec<u8>)> {
     let (kind, json) = encode_in(version, body);
-    Ok((kind, pack(checked(json)?)))
+    Ok((kind, checked(json)?))
 }
 
-/// Applies `pack` to each draft and returns the results in the order of the drafts. Large batches
-/// (imports) use two threads, as packing is most of their work.
+/// Applies `pack` to the index and the content of each draft and returns the results in the order of
+/// the drafts. Packing is a large part of the work of an append and needs no connection, so the caller
+/// packs before it acquires the writer. Large batches (imports) use two threads.
 pub(crate) fn pack_drafts<T: Send>(
     drafts: &[Draft],
-    pack: impl Fn(&Draft) -> Result<T> + Sync,
+    pack: impl Fn(usize, &Draft) -> Result<T> + Sync,
 ) -> Result<Vec<T>> {
     if drafts.len() < PARALLEL_BODIES_MIN {
-        return drafts.iter().map(pack).collect();
+        return drafts.iter().enumerate().map(|(index, draft)| pack(index, draft)).collect();
     }
     let next = AtomicUsize::new(0);
     let pack_units = || -> Result<Vec<(usize, Vec<T>)>> {
@@ -78,7 +73,9 @@ pub(crate) fn pack_drafts<T: Send>(
         loop {
             let at = next.fetch_add(1, Ordering::Relaxed);
             let Some(unit) = drafts.chunks(UNIT_BODIES).nth(at) else { return Ok(packed) };
-            packed.push((at, unit.iter().map(&pack).collect::<Result<Vec<T>>>()?));
+            let indexed = unit.iter().enumerate();
+            let packed_unit = indexed.map(|(index, draft)| pack(at * UNIT_BODIES + index, draft));
+            packed.push((at, packed_unit.collect::<Result<Vec<T>>>()?));
         }
     };
     std::thread::scope(|scope| {
@@ -206,13 +203,16 @@ mod tests {
             let parts = vec![sapwood_core::Part::text(text)];
             Draft::new(Default::default(), sapwood_core::entry::UserMessage { parts, origin: None })
         };
-        let pack_all = |drafts: &[Draft]| pack_drafts(drafts, |draft| pack_body(&draft.body));
+        let pack_body = |body: &Body| Ok(pack(encode_body(body)?));
+        let pack_all =
+            |drafts: &[Draft]| pack_drafts(drafts, |index, draft| Ok((index, pack_body(&draft.body)?)));
         let mut drafts: Vec<Draft> =
             (0..PARALLEL_BODIES_MIN + 7).map(|number| draft(format!("text {number}"))).collect();
         let packed = pack_all(&drafts).unwrap();
         assert_eq!(packed.len(), drafts.len());
-        for (packed, draft) in packed.iter().zip(&drafts) {
-            assert_eq!(packed.bytes, pack_body(&draft.body).unwrap().bytes);
+        for (expected, ((index, packed), draft)) in packed.iter().zip(&drafts).enumerate() {
+            let body: Result<Packed> = pack_body(&draft.body);
+            assert_eq!((*index, &packed.bytes), (expected, &body.unwrap().bytes));
         }
         for index in [0, drafts.len() - 1] {
             let large = draft("x".repeat(sapwood_core::port::store::BODY_BYTES_MAX));

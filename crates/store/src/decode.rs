@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::Scope;
 
+use sapwood_core::entry::proof::{Proof, StoredEntry};
 use sapwood_core::entry::{Entry, Meta, codec};
 use sapwood_core::port::store::{BODY_BYTES_MAX, Result};
 use sapwood_core::{Body, Kind, Record, Seq, StoreError};
@@ -37,6 +38,13 @@ impl RawEntry {
             unpack(self.packing, &self.bytes, BODY_BYTES_MAX).map_err(|what| format!("{place}: {what}"))?;
         let record = Record { meta: self.meta, version: self.version, body };
         record.upgraded().map_err(|error| format!("{place}: {error}"))
+    }
+
+    /// Decompresses the body and leaves it in its format version.
+    pub fn into_stored(self, proof: Option<Proof>) -> Result<StoredEntry, String> {
+        let body = unpack(self.packing, &self.bytes, BODY_BYTES_MAX)
+            .map_err(|what| format!("entry {}: {what}", self.meta.id))?;
+        Ok(StoredEntry { meta: self.meta, version: self.version, body, proof })
     }
 
     fn into_entry(self) -> Result<Entry> {

@@ -9,8 +9,8 @@ use sapwood_core::authority::fork_detail;
 use sapwood_core::entry::{Kind, Meta, SessionState, Stance};
 use sapwood_core::port::keys::ApiKey;
 use sapwood_core::port::store::{
-    APPEND_ENTRIES_MAX, Append, Appended, AuditAction, AuditLine, AuditNote, Expect, Fork, Hit, ListFilter,
-    ListOrder, PAGE_ROWS_MAX, Page, Result, SearchQuery,
+    APPEND_ENTRIES_MAX, Append, Appended, AuditAction, AuditLine, AuditNote, Expect, Finding, Fork, Hit,
+    ListFilter, ListOrder, PAGE_ROWS_MAX, Page, Result, SearchQuery,
 };
 use sapwood_core::project::session_filter::SessionFilter;
 use sapwood_core::project::summary::{ForkPoint, Summary};
@@ -438,6 +438,16 @@ pub fn children_of<'a>(
 
 /// Returns whether the caller may see a key: operators see all keys of the tenant, other callers
 /// their own.
+/// Returns what a caller learns of sessions that cannot be read. Their owners are unknown, so only an operator learns their
+/// names (I9).
+pub fn unreadable_for(scope: &Scope, store: &str, found: Vec<Finding>) -> Vec<Finding> {
+    if scope.reach == Reach::Tenant || found.is_empty() {
+        return found;
+    }
+    let what = format!("{} of its sessions cannot be read; an operator can run `sapwood doctor`", found.len());
+    vec![Finding { rule: "damaged", place: store.to_owned(), what, repaired: false }]
+}
+
 pub fn shows_key(scope: &Scope, key: &ApiKey) -> bool {
     let is_own = scope.reach == Reach::Tenant || scope.principal == Principal::User(key.user.clone());
     key.tenant == scope.tenant && is_own

@@ -6,6 +6,8 @@
 mod blobs;
 #[path = "all/jsonl.rs"]
 mod jsonl;
+#[path = "all/jsonl_damage.rs"]
+mod jsonl_damage;
 #[path = "all/jsonl_files.rs"]
 mod jsonl_files;
 #[path = "all/leases.rs"]

@@ -5,6 +5,7 @@ use std::io::Write;
 use clap::Args;
 use sapwood::core::port::store::AuditLine;
 use sapwood::core::scope::Reach;
+use sapwood::engine::verify::verify_hashes;
 use serde_json::json;
 
 use crate::app::App;
@@ -26,7 +27,7 @@ pub struct AuditArgs {
     /// Show only actions on this session; give the full id of an erased session
     #[arg(long, value_name = "SESSION")]
     session: Option<String>,
-    /// Verify the hash chain of the whole audit log
+    /// Verify the hash chain of the whole audit log, and the hashes of all entries
     #[arg(long, conflicts_with_all = ["session", "after", "limit"])]
     verify: bool,
     /// With --verify: require this line, printed by an earlier --verify, in the chain
@@ -139,9 +140,22 @@ async fn verify(app: &mut App, from: Option<Anchor>) -> Result<()> {
         };
         return Err(Failure::new("audit.broken", message));
     }
-    if app.out.is_json() {
-        return app.out.json(&json!({ "ok": true, "lines": after, "hash": hash }));
+    let entries = verify_hashes(&app.engine, &app.scope).await?;
+    if let Some(finding) = entries.findings.first() {
+        let message = format!("{}: {}", finding.place, finding.what);
+        let hint = "run `sapwood doctor` to list all findings, and restore the session from a backup";
+        return Err(Failure::new("audit.broken", message).with_hint(hint));
     }
-    writeln!(app.out, "{} verified", plural(after, "line"))?;
+    if app.out.is_json() {
+        let (count, unproven) = (entries.entries, entries.unproven);
+        let verified =
+            json!({ "ok": true, "lines": after, "hash": hash, "entries": count, "unproven": unproven });
+        return app.out.json(&verified);
+    }
+    let proven = plural(entries.entries - entries.unproven, "entry");
+    writeln!(app.out, "{} and {proven} verified", plural(after, "line"))?;
+    if entries.unproven > 0 {
+        writeln!(app.out, "{} without a hash: run `sapwood doctor --seal`", plural(entries.unproven, "entry"))?;
+    }
     Ok(writeln!(app.out, "{DIM}last line: {after}:{hash}{DIM:#}")?)
 }

@@ -110,7 +110,7 @@ pub async fn run(app: &mut App, args: LsArgs) -> Result<()> {
     if let Some(next) = next {
         render::note(app.format(), &format!("more sessions: --after {next}"));
     }
-    Ok(())
+    app.check_complete("list").await
 }
 
 fn print_page(app: &mut App, page: &Page<Summary>, is_last: bool) -> Result<()> {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::Args;
 use indicatif::ProgressBar;
 use sapwood::core::Store;
+use sapwood::core::port::store::Finding;
 use sapwood::engine::migrate::{MigratedSession, Migration, MigrationTotal, Mode};
 use sapwood::store::OpenOptions;
 
@@ -85,6 +86,11 @@ pub async fn copy(migration: Migration, out: &mut Out, sessions: Sessions) -> Re
     };
     let total = migration.run(&mut on_session).await;
     bar.finish_and_clear();
+    if let Ok(total) = &total {
+        for Finding { place, what, .. } in &total.left_out {
+            anstream::eprintln!("{RED}✗{RED:#} {}: {}", clean(place), clean(what));
+        }
+    }
     match failed {
         Some(failure) => Err(failure),
         None => Ok(total?),

@@ -78,7 +78,11 @@ pub async fn run(app: &mut App, args: SearchArgs) -> Result<()> {
             noted => noted?,
         }
     }
-    print_hits(app, &hits, &query)
+    print_hits(app, &hits, &query)?;
+    match query.session {
+        Some(_) => Ok(()),
+        None => app.check_complete("search").await,
+    }
 }
 
 fn print_hits(app: &mut App, hits: &[Hit], query: &SearchQuery) -> Result<()> {

@@ -195,6 +195,30 @@ fn a_sqlite_store_of_the_previous_version_reads_the_same_and_continues() {
 }
 
 #[test]
+fn entries_of_the_previous_version_are_unproven_until_they_are_sealed() {
+    for kind in ["sqlite", "jsonl", "postgres"] {
+        let fixture = Fixture::open(kind);
+        let world = &fixture.world;
+        let before = world.json(&["doctor"]);
+        assert_eq!(before["unproven"], before["entries"], "{kind}: {before}");
+        if kind == "postgres" {
+            let sealed = world.run(&["doctor", "--seal", "--json"]);
+            assert!(sealed.status == Some(1) && sealed.out().contains("store upgrade"), "{}", sealed.out());
+            world.ok(&["store", "upgrade"]);
+        }
+        world.add_messages("talk", &["u:after the upgrade"]);
+        let between = world.json(&["doctor"]);
+        assert_eq!(between["unproven"], before["entries"], "{kind}: new entries are proven");
+        let sealed = world.json(&["doctor", "--seal"]);
+        assert!(sealed["sealed"]["entries"].as_u64() > Some(10), "{kind}: {sealed}");
+        assert_eq!((&sealed["unproven"], &sealed["findings"]), (&0.into(), &serde_json::json!([])), "{kind}");
+        let again = world.json(&["doctor", "--seal", "--heads"]);
+        assert_eq!(again["sealed"]["entries"], 0, "{kind}");
+        assert_eq!(again["heads"].as_array().map(Vec::len), Some(fixture.sessions().len()), "{kind}");
+    }
+}
+
+#[test]
 fn a_jsonl_store_of_the_previous_version_reads_the_same_and_continues() {
     let fixture = Fixture::open("jsonl");
     check_unchanged(&fixture);

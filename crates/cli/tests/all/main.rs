@@ -36,6 +36,7 @@ mod memory;
 mod migrate;
 mod models;
 mod openai;
+mod proofs;
 mod sdk;
 mod serve;
 mod servers;

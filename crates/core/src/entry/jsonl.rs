@@ -10,6 +10,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::codec::{self, CodecError};
+use super::proof::{Proof, ProofFields};
 use super::{Body, Draft, Kind, Record};
 use crate::id::{EntryId, Seq, TimestampMs, TurnId};
 use crate::scope::Principal;
@@ -25,6 +26,8 @@ pub struct Extra<'a> {
     pub request: Option<&'a str>,
     /// Whether the batch continues on the next line. If the next line is missing, this line is ignored (I4).
     pub more: bool,
+    /// The entry's hash and salt.
+    pub proof: Option<Proof>,
 }
 
 /// A decoded line.
@@ -40,6 +43,8 @@ pub struct EntryLine {
     pub key: Option<String>,
     pub request: Option<String>,
     pub more: bool,
+    /// Only the JSONL store writes it. An import ignores it.
+    pub proof: Option<Proof>,
     pub body: Body,
 }
 
@@ -76,6 +81,12 @@ struct EnvelopeOut<'a> {
     request: Option<&'a str>,
     #[serde(skip_serializing_if = "crate::content::is_false")]
     more: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    salt: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    commitment: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hash: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -98,6 +109,12 @@ struct EnvelopeIn {
     request: Option<String>,
     #[serde(default)]
     more: bool,
+    #[serde(default)]
+    salt: Option<String>,
+    #[serde(default)]
+    commitment: Option<String>,
+    #[serde(default)]
+    hash: Option<String>,
 }
 
 /// Write one record as a line, including the line break. `parent_id` is the id of the entry at `meta.parent`.
@@ -118,6 +135,7 @@ pub fn write_line_with(
     let head = type_head(meta.kind);
     out.extend_from_slice(head.as_bytes());
     let envelope_start = out.len();
+    let proof = extra.proof.map(|proof| proof.to_fields()).unwrap_or_default();
     let envelope = EnvelopeOut {
         seq: meta.seq,
         id: meta.id,
@@ -130,6 +148,9 @@ pub fn write_line_with(
         key: extra.key,
         request: extra.request,
         more: extra.more,
+        salt: proof.salt,
+        commitment: proof.commitment,
+        hash: proof.hash,
     };
     serde_json::to_writer(&mut *out, &envelope).expect("an envelope contains only strings and numbers");
     // Replace the envelope's opening brace with a comma, and drop its closing brace.
@@ -164,6 +185,7 @@ pub fn read_line(version: u32, line: &[u8]) -> Result<EntryLine, CodecError> {
     let envelope: EnvelopeIn = serde_json::from_slice(line).map_err(malformed)?;
     // Decoding a body ignores unknown keys, including those of the envelope.
     let body = codec::decode(envelope.version.unwrap_or(version), kind, line)?;
+    let EnvelopeIn { salt, commitment, hash, .. } = envelope;
     Ok(EntryLine {
         seq: envelope.seq,
         id: envelope.id,
@@ -174,6 +196,7 @@ pub fn read_line(version: u32, line: &[u8]) -> Result<EntryLine, CodecError> {
         key: envelope.key,
         request: envelope.request,
         more: envelope.more,
+        proof: Proof::from_fields(&ProofFields { salt, commitment, hash }),
         body,
     })
 }
@@ -240,7 +263,7 @@ mod tests {
     fn the_fields_of_a_line_equal_those_of_the_body() {
         let record = record(UserMessage { parts: vec![Part::text("hi")], origin: None });
         let mut out = b"before".to_vec();
-        let extra = Extra { key: Some("k"), request: Some("r"), more: true, version: None };
+        let extra = Extra { key: Some("k"), request: Some("r"), more: true, ..Extra::default() };
         let fields = write_line_with(&record, None, extra, &mut out);
         let body = [type_head(Kind::UserMessage).as_bytes(), &out[fields..out.len() - 1]].concat();
         assert_eq!(body, record.body);

@@ -11,6 +11,7 @@ mod downcast;
 mod engine_records;
 pub mod jsonl;
 mod message;
+pub mod proof;
 mod session_entries;
 mod setting;
 mod summary;

@@ -8,6 +8,7 @@ use async_trait::async_trait;
 use serde::Serialize;
 
 use crate::authority::{Authority, Source};
+use crate::entry::proof::{Salt, StoredEntry};
 use crate::entry::{Body, Draft, Entry, Kind, LOG_VERSION, Meta, Outcome, Record, SessionState, codec};
 use crate::id::{EntryId, Seq, SessionId, TenantId, TimestampMs, TurnId};
 pub use crate::port::audit::{AuditAction, AuditLine, AuditNote};
@@ -86,6 +87,9 @@ pub struct Append {
     pub audit: Option<AuditNote>,
     /// The origin of the entries. Imported entries are recorded as imported in the same transaction.
     pub source: Source,
+    /// The salts of the drafts, in order. A migration sets them, so that entries keep their hashes. The store draws the
+    /// missing ones.
+    pub salts: Vec<Option<Salt>>,
     /// The time for the audit log. Lease expiry uses the store's clock instead.
     pub now: TimestampMs,
 }
@@ -102,6 +106,7 @@ impl Append {
             drafts,
             audit: None,
             source: Source::Own,
+            salts: Vec::new(),
             now,
         }
     }
@@ -282,6 +287,17 @@ pub enum Repair {
     Yes,
 }
 
+/// The result of [`Upkeep::seal_entries`].
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct SealReport {
+    /// Entries that were hashed.
+    pub entries: u64,
+    /// Lines of files that got a checksum.
+    pub lines: u64,
+    /// What could not be sealed, because it is damaged.
+    pub findings: Vec<Finding>,
+}
+
 /// The kind, location and versions of a store, for the operator.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct StoreStatus {
@@ -389,6 +405,19 @@ pub trait Log: Send + Sync {
         after: Seq,
         limit: usize,
     ) -> Result<Vec<Record>>;
+    /// Read entries like [`Log::read_after`], but as they are stored and with their proofs. Only verification and
+    /// migration need them. A store without proofs returns unproven entries.
+    async fn read_proofs(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        after: Seq,
+        limit: usize,
+    ) -> Result<Vec<StoredEntry>> {
+        let records = self.read_after(scope, session, after, limit).await?;
+        let unproven = |Record { meta, version, body }| StoredEntry { meta, version, body, proof: None };
+        Ok(records.into_iter().map(unproven).collect())
+    }
     /// Read only entries of these kinds, in order, for folds that need few kinds, such as the labels and the ledger.
     async fn read_kinds(
         &self,
@@ -514,6 +543,16 @@ pub trait Audit: Send + Sync {
 pub trait Upkeep: Send + Sync {
     /// Check the store's files and derived rows, which only the store can see. The caller checks the log's invariants.
     async fn check(&self, scope: &Scope, repair: Repair) -> Result<Vec<Finding>>;
+    /// Hash the entries of the scope's tenant that an earlier version wrote without hashes, and add missing checksums.
+    /// Entries that have a hash are not changed.
+    async fn seal_entries(&self, _scope: &Scope) -> Result<SealReport> {
+        Ok(SealReport::default())
+    }
+    /// Sessions that lists, searches and copies leave out because they cannot be read, as far as they are known after the
+    /// last list or search. Only an operator learns their names.
+    async fn unreadable(&self, _scope: &Scope) -> Result<Vec<Finding>> {
+        Ok(Vec::new())
+    }
     /// Sessions of any tenant with an open turn and an expired lease, whose process has died. `None` if the store would
     /// have to scan all sessions.
     async fn abandoned_turns(&self, _limit: usize) -> Result<Option<Vec<(TenantId, SessionId)>>> {

@@ -2,9 +2,10 @@
 //! use: entries added in the meantime are copied by another pass or by running the migration again. If the target already
 //! has part of the data, only the rest is copied, so an interrupted migration can be run again.
 //!
-//! Entries keep their numbers, ids, times, authors and turns; forks share the same entries in the target as in the
-//! source. Each session is then compared on both sides: its log, owner, creation time and authority record, and the path
-//! of its context. Leases and stored idempotency results are not copied: they belong to callers of the old store.
+//! Entries keep their numbers, ids, times, authors, turns and salts, and therefore their hashes; forks share the same
+//! entries in the target as in the source. Each session is then compared on both sides: its log, owner, creation time and
+//! authority record, and the path of its context. Leases and stored idempotency results are not copied: they belong to
+//! callers of the old store.
 
 mod inventory;
 mod tenant_data;
@@ -12,10 +13,11 @@ mod tenant_data;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use sapwood_core::port::store::{Append, Expect, Fork, NewSession, Store, Until};
+use sapwood_core::entry::proof::StoredEntry;
+use sapwood_core::port::store::{Append, Expect, Finding, Fork, NewSession, Store, Until};
 use sapwood_core::project::summary::Summary;
 use sapwood_core::{
-    Authority, BlobHash, Draft, Entry, Principal, Scope, Seq, SessionId, StoreError, TenantId,
+    Authority, BlobHash, Draft, Entry, Principal, Record, Scope, Seq, SessionId, StoreError, TenantId,
 };
 use serde::Serialize;
 
@@ -77,6 +79,9 @@ pub struct MigrationTotal {
     pub audit_lines: u64,
     pub problems: u64,
     pub passes: u32,
+    /// Sessions of the source that cannot be read. They also count as problems.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub left_out: Vec<Finding>,
 }
 
 /// A migration from one store to another.
@@ -160,6 +165,9 @@ impl Migration {
                 break;
             }
         }
+        let left_out = self.from.unreadable(&scope).await?;
+        self.total.problems += left_out.len() as u64;
+        self.total.left_out.extend(left_out);
         for mut report in reports.into_values() {
             report.added = self.added.get(&(tenant.clone(), report.session.clone())).copied().unwrap_or(0);
             if self.finish(&scope, &mut report).await? == Existence::Exists {
@@ -348,11 +356,12 @@ impl Migration {
         }
         let mut added = 0;
         loop {
-            let records = self.from.read_after(scope, id, head, BATCH_ENTRIES).await?;
-            let mut drafts = Vec::new();
+            let stored = self.from.read_proofs(scope, id, head, BATCH_ENTRIES).await?;
+            let (mut drafts, mut salts) = (Vec::new(), Vec::new());
             let mut bytes = 0;
             let source = authority.source_of(head.next());
-            for record in records {
+            for StoredEntry { meta, version, body, proof } in stored {
+                let record = Record { meta, version, body };
                 // A batch contains either entries that the store wrote itself or imported entries, never both.
                 if authority.source_of(record.meta.seq) != source {
                     break;
@@ -361,6 +370,7 @@ impl Migration {
                 let entry = decode_entry(id, record)?;
                 self.copy_blobs(scope, &entry).await?;
                 drafts.push(draft_of(entry));
+                salts.push(proof.and_then(|proof| proof.salt()));
                 if bytes > BATCH_BYTES {
                     break;
                 }
@@ -371,7 +381,7 @@ impl Migration {
             added += drafts.len() as u32;
             let now = drafts.last().map(|draft| draft.at).unwrap_or_default();
             let append =
-                Append { expect: Expect::Head(head), source, ..Append::new(id.clone(), now, drafts) };
+                Append { expect: Expect::Head(head), source, salts, ..Append::new(id.clone(), now, drafts) };
             head = self.to.append(scope, append).await?.head.seq;
         }
     }

@@ -4,6 +4,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use sapwood::core::entry::proof::StoredEntry;
 use sapwood::core::id::MemoryId;
 use sapwood::core::port::keys::{ApiKey, Keys};
 use sapwood::core::port::memory::{Memories, Memory, MemoryFilter};
@@ -188,6 +189,15 @@ impl Log for FaultyStore {
         limit: usize,
     ) -> Result<Vec<Record>> {
         forward!(self, self.inner.read_after(scope, session, after, limit))
+    }
+    async fn read_proofs(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        after: Seq,
+        limit: usize,
+    ) -> Result<Vec<StoredEntry>> {
+        forward!(self, self.inner.read_proofs(scope, session, after, limit))
     }
     async fn read_kinds(
         &self,

@@ -48,7 +48,7 @@ async fn list_all_approvals(
     for pending in &page.items {
         state.audit_read(&caller, &pending.session).await?;
     }
-    Ok(Json(ListPage { items: page.items, next: page.next }))
+    Ok(Json(ListPage::new(page.items, page.next)))
 }
 
 /// Create a link that lets a person without a key answer this approval once, with your rights.

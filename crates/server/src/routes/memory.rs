@@ -53,7 +53,7 @@ async fn list_memories(
         let found = recollection.found.iter();
         let items = found
             .map(|found| ScoredMemory { memory: MemoryView::from(&found.memory), score: Some(found.score) });
-        return Ok(Json(ListPage { items: items.collect(), next: None }));
+        return Ok(Json(ListPage::new(items.collect(), None)));
     }
     let filter = MemoryFilter {
         whose,
@@ -67,7 +67,7 @@ async fn list_memories(
     let page = state.engine.memories().list(&caller.scope, &filter).await?;
     let items =
         page.items.iter().map(|memory| ScoredMemory { memory: MemoryView::from(memory), score: None });
-    Ok(Json(ListPage { items: items.collect(), next: page.next }))
+    Ok(Json(ListPage::new(items.collect(), page.next)))
 }
 
 /// Add a memory. A known memory is left unchanged, and contradicted memories are superseded.

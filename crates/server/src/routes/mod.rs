@@ -43,6 +43,7 @@ use utoipa::openapi::{Components, ContentBuilder, OpenApi, Ref, ResponseBuilder}
 use utoipa::{OpenApi as _, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 
+use crate::auth::Caller;
 use crate::problem::Problem;
 use crate::state::State;
 use crate::wire;
@@ -154,6 +155,22 @@ fn problem_response(is_openai: bool) -> utoipa::openapi::Response {
 pub struct ListPage<T> {
     pub items: Vec<T>,
     pub next: Option<String>,
+    /// Why sessions are missing from the list.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub incomplete: Vec<String>,
+}
+
+impl<T> ListPage<T> {
+    fn new(items: Vec<T>, next: Option<String>) -> Self {
+        Self { items, next, incomplete: Vec::new() }
+    }
+
+    /// Adds what the list or search left out, because it cannot be read.
+    async fn with_omissions(self, state: &State, caller: &Caller) -> Result<Self, Problem> {
+        let left_out = state.engine.directory().left_out(&caller.scope).await?;
+        let incomplete = left_out.into_iter().map(|finding| format!("{}: {}", finding.place, finding.what));
+        Ok(Self { incomplete: incomplete.collect(), ..self })
+    }
 }
 
 /// Default page size.

@@ -48,7 +48,7 @@ async fn search_sessions(
     let query = SearchQuery { text: query.q, session, limit, cursor: query.cursor };
     let page = state.engine.directory().search(&caller.scope, &query).await?;
     audit_hits(&state, &caller, &page.items).await?;
-    Ok(Json(ListPage { items: page.items, next: page.next }))
+    Ok(Json(ListPage::new(page.items, page.next).with_omissions(&state, &caller).await?))
 }
 
 /// Audits the sessions of the hits, because a snippet shows content. Writes the lines concurrently, so that they share

@@ -81,7 +81,7 @@ pub async fn find_sessions(
     hits = search.fill(&mut items, hits).await?;
     let is_over = titled == HitPosition::End && hits == HitPosition::End;
     let next = (!is_over).then(|| format!("{}{CURSOR_SEPARATOR}{}", titled.as_str(), hits.as_str()));
-    Ok(ListPage { items, next })
+    Ok(ListPage::new(items, next))
 }
 
 struct Search<'a> {

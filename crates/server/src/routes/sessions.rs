@@ -53,10 +53,10 @@ async fn list_sessions(
     if let Some(words) = words {
         let page = find_sessions(&state, &caller, words, filter).await?;
         state.audit_listed(&caller, &page.items).await?;
-        return Ok(Json(page));
+        return Ok(Json(page.with_omissions(&state, &caller).await?));
     }
     let page = state.engine.directory().list(&caller.scope, &filter).await?;
-    Ok(Json(ListPage { items: page.items, next: page.next }))
+    Ok(Json(ListPage::new(page.items, page.next).with_omissions(&state, &caller).await?))
 }
 
 fn filter_of(query: wire::ListSessions) -> Result<ListFilter> {

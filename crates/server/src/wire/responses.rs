@@ -96,6 +96,10 @@ pub struct Sessions {
     pub items: Vec<Session>,
     /// The cursor of the next page; null on the last page.
     pub next: Option<String>,
+    /// Present if sessions were left out because they cannot be read: what is damaged.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(required = false)]
+    pub incomplete: Vec<String>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
@@ -339,6 +343,10 @@ pub struct Member {
 pub struct Hits {
     pub items: Vec<Hit>,
     pub next: Option<String>,
+    /// Present if sessions were left out because they cannot be read: what is damaged.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(required = false)]
+    pub incomplete: Vec<String>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]

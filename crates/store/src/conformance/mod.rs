@@ -38,6 +38,7 @@ pub mod model;
 pub mod narrow;
 pub mod path;
 pub mod pieces;
+pub mod proof;
 pub mod read;
 pub mod rights;
 pub mod search;
@@ -105,6 +106,10 @@ macro_rules! conformance_cases {
                 a_chunked_blob_survives_reopening_i3;
             erase: an_erased_session_is_not_found, forks_are_intact_i8, forks_of_erased_forks_are_readable_i8,
                 an_erased_id_can_be_used_again, the_audit_records_an_erasure_without_content;
+            proof: every_entry_has_a_hash_that_verifies, a_fork_shares_the_hashes_of_its_path,
+                an_erased_source_leaves_its_forks_verifiable,
+                hashes_survive_reopening_and_appends_continue_them, given_salts_reproduce_the_hashes,
+                a_changed_entry_does_not_verify, pages_of_proofs_are_in_order;
             audit: lines_are_chained, audit_lines_are_written_with_their_append,
                 a_line_has_the_time_it_was_written, pages_and_sessions,
                 the_latest_lines_of_a_session_are_read_from_the_end, only_the_operator_reads_all_lines;

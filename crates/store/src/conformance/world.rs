@@ -4,6 +4,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
+use sapwood_core::entry::proof::{LogHead, StoredEntry, Verifier};
 use sapwood_core::entry::{AssistantMessage, MemberChanged, Record, SessionState, StateChanged, UserMessage};
 use sapwood_core::fixture::MemLog;
 use sapwood_core::port::store::{Append, Appended, Fork, NewSession, Result, Until};
@@ -179,6 +180,28 @@ impl World {
         read_log(&*self.store, scope, session).await.unwrap()
     }
 
+    /// Read the whole log as it is stored, with the proofs.
+    pub async fn proofs(&self, scope: &Scope, session: &SessionId) -> Vec<StoredEntry> {
+        let mut log: Vec<StoredEntry> = Vec::new();
+        loop {
+            let after = log.last().map_or(Seq::ZERO, |entry| entry.meta.seq);
+            let page = self.store.read_proofs(scope, session, after, 1_000).await.unwrap();
+            if page.is_empty() {
+                return log;
+            }
+            log.extend(page);
+        }
+    }
+
+    /// Verify the hashes of a log. Every entry must have one.
+    pub async fn verify(&self, scope: &Scope, session: &SessionId) -> LogHead {
+        let mut verifier = Verifier::new(session);
+        for entry in self.proofs(scope, session).await {
+            verifier.check(&entry).unwrap();
+        }
+        verifier.head().unwrap()
+    }
+
     /// Return the texts of the messages on the path to the leaf.
     pub async fn texts(&self, scope: &Scope, session: &SessionId) -> Vec<String> {
         let slice = self.store.read_path(scope, session, None, Until::Root).await.unwrap();
@@ -281,6 +304,7 @@ impl ModeledSession {
             parent.session = source.clone();
         }
         assert_eq!(summary, expected, "the summary");
+        assert_eq!(world.verify(&self.scope, &self.session).await.seq, summary.head.seq, "the hashes");
         self.check_path(world, None).await;
     }
 

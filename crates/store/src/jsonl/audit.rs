@@ -5,15 +5,16 @@
 
 use std::fs::File;
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
+use std::path::Path;
 
 use sapwood_core::port::store::{AuditLine, AuditNote, Result};
 use sapwood_core::{Principal, Scope, TimestampMs};
 
-use super::disk::{self, At, LockKind, sync};
+use super::disk::{self, At, sync};
 use super::layout::Layout;
+use super::{head_file, line_sum, sealed_lines};
 use crate::Durability;
 use crate::audit_chain::AuditChain;
-use crate::validate::damaged;
 
 /// Bytes that are read from the end of the file to find its last line.
 const END_BYTES: u64 = 16 << 10;
@@ -36,9 +37,7 @@ pub fn write_lines(layout: &Layout, lines: Vec<PendingAuditLine>, durability: Du
         return Ok(());
     }
     let path = layout.audit();
-    let mut file = disk::open_to_append(&path)?;
-    let lock = file.try_clone().at(&path)?;
-    let _locked = disk::lock(&lock, LockKind::Exclusive, &path)?;
+    let mut file = disk::open_locked(&path)?;
     let length = file.metadata().at(&path)?.len();
     let (last, whole) = match read_end(&mut file, length).at(&path)? {
         Some(last) => (Some(last), length),
@@ -51,13 +50,35 @@ pub fn write_lines(layout: &Layout, lines: Vec<PendingAuditLine>, durability: Du
     let mut out = Vec::new();
     let mut chain = AuditChain::after(last.as_ref());
     for PendingAuditLine { by, note, at } in lines {
-        let line = chain.add(by, note, at);
-        serde_json::to_writer(&mut out, &line).expect("an audit line contains only strings and numbers");
-        out.push(b'\n');
+        out.extend(sealed_lines::to_line(&chain.add(by, note, at)));
     }
     file.write_all(&out).at(&path)?;
     sync(&file, &path, durability)?;
     if whole == 0 { disk::sync_dir(&path, durability) } else { Ok(()) }
+}
+
+/// Records the end of the file. Errors are ignored, see [`head_file`].
+pub fn write_head(layout: &Layout, durability: Durability, boot: &str) {
+    let path = layout.audit();
+    if !path.exists() {
+        return;
+    }
+    // While the lock is held, all lines are synced.
+    let Ok(file) = disk::open_locked(&path) else { return };
+    if let Ok(metadata) = file.metadata() {
+        head_file::write(&path, &file, metadata.len(), durability, boot);
+    }
+}
+
+/// Reads the whole audit log, and checks that it has not lost its end.
+pub fn read_whole(layout: &Layout, boot: &str) -> Result<Chain> {
+    let path = layout.audit();
+    let head = head_file::read(&path, boot)?;
+    let chain = read_chain(layout)?;
+    if let Some(file) = disk::open_if_exists(&path)? {
+        head_file::check(head.as_ref(), &path, &file, chain.whole)?;
+    }
+    Ok(chain)
 }
 
 /// Returns the last line if it is complete and fits into the last [`END_BYTES`] bytes. Otherwise the
@@ -72,7 +93,7 @@ fn read_end(file: &mut File, length: u64) -> std::io::Result<Option<AuditLine>> 
         None if length <= END_BYTES => lines,
         None => return Ok(None),
     };
-    Ok(serde_json::from_slice(last).ok())
+    Ok(serde_json::from_slice(last).ok().filter(|_| line_sum::check(last).is_ok()))
 }
 
 /// The whole audit log, and how many of its bytes are complete lines.
@@ -102,18 +123,8 @@ impl Chain {
 pub fn read_chain(layout: &Layout) -> Result<Chain> {
     let path = layout.audit();
     let bytes = disk::read_if_exists(&path)?.unwrap_or_default();
-    let mut chain = Chain { lines: Vec::new(), whole: 0 };
-    for (index, raw) in bytes.split_inclusive(|byte| *byte == b'\n').enumerate() {
-        let is_last = chain.whole + raw.len() as u64 == bytes.len() as u64;
-        match serde_json::from_slice::<AuditLine>(raw) {
-            Ok(line) if raw.ends_with(b"\n") => chain.lines.push(line),
-            _ if is_last => break,
-            Ok(_) => break,
-            Err(error) => return Err(damaged(format!("{}:{}", path.display(), index + 1), error)),
-        }
-        chain.whole += raw.len() as u64;
-    }
-    Ok(chain)
+    let read = sealed_lines::read(&path, &bytes)?;
+    Ok(Chain { whole: read.whole, lines: read.into_values() })
 }
 
 /// Returns the lines since `since`, newest first. The file is read backwards, only as far as
@@ -127,7 +138,7 @@ pub fn read_since(layout: &Layout, since: TimestampMs) -> Result<Vec<AuditLine>>
     let length = file.metadata().at(&path)?.len();
     let mut bytes = END_BYTES;
     loop {
-        let mut lines = read_last(&mut file, length, bytes).at(&path)?;
+        let mut lines = read_last(&mut file, length, bytes, &path)?;
         if bytes >= length || lines.last().is_some_and(|line| line.at < since) {
             let recent = lines.iter().take_while(|line| line.at >= since).count();
             lines.truncate(recent);
@@ -137,13 +148,20 @@ pub fn read_since(layout: &Layout, since: TimestampMs) -> Result<Vec<AuditLine>>
     }
 }
 
-/// Returns the lines in the last `bytes` bytes, newest first. Skips incomplete and invalid lines.
-fn read_last(file: &mut File, length: u64, bytes: u64) -> std::io::Result<Vec<AuditLine>> {
+/// Returns the lines in the last `bytes` bytes, newest first, without a line that begins before them. A damaged line is
+/// found by reading the whole file, because its number is not known here.
+fn read_last(file: &mut File, length: u64, bytes: u64, path: &Path) -> Result<Vec<AuditLine>> {
     let mut end = Vec::new();
-    file.seek(SeekFrom::Start(length.saturating_sub(bytes)))?;
-    file.take(bytes).read_to_end(&mut end)?;
-    let whole = end.split_inclusive(|byte| *byte == b'\n').filter(|raw| raw.ends_with(b"\n"));
-    let mut lines: Vec<AuditLine> = whole.filter_map(|raw| serde_json::from_slice(raw).ok()).collect();
+    file.seek(SeekFrom::Start(length.saturating_sub(bytes))).at(path)?;
+    file.take(bytes).read_to_end(&mut end).at(path)?;
+    let cut = if bytes >= length { 0 } else { end.iter().position(|byte| *byte == b'\n').map_or(end.len(), |at| at + 1) };
+    let mut lines = match sealed_lines::read(path, &end[cut..]) {
+        Ok(read) => read.into_values(),
+        Err(_) => {
+            let whole = disk::read_if_exists(path)?.unwrap_or_default();
+            sealed_lines::read(path, &whole)?.into_values()
+        }
+    };
     lines.reverse();
     Ok(lines)
 }

@@ -10,10 +10,13 @@ use std::time::{Duration, SystemTime};
 use async_trait::async_trait;
 use sapwood_core::port::store::{BLOB_CHUNK_BYTES_MAX, Result};
 use sapwood_core::{BlobHash, Principal, Scope, StoreError};
+use serde::{Deserialize, Serialize};
 
 use super::JsonlStore;
 use super::disk::{self, At, io_error, sync, sync_dir};
 use super::layout::Layout;
+use super::line_sum::{self, LineState};
+use super::sealed_lines;
 use crate::blob_chunks::{BlobEnd, UPLOAD_IDLE_S_MAX};
 use crate::blob_upload::UploadTarget;
 use crate::validate::damaged;
@@ -120,7 +123,7 @@ fn note_put(layout: &Layout, by: &Principal, blob: &BlobHash, durability: Durabi
     }
     let path = layout.blob_putters(blob);
     let mut putters = disk::open_to_append(&path)?;
-    putters.write_all(format!("{by}\n").as_bytes()).at(&path)?;
+    putters.write_all(&sealed_lines::to_line(&PutterLine { by: by.clone() })).at(&path)?;
     sync(&putters, &path, durability)?;
     sync_dir(&path, durability)
 }
@@ -144,9 +147,27 @@ pub fn exists(layout: &Layout, blob: &BlobHash) -> bool {
 }
 
 pub fn was_put_by(layout: &Layout, blob: &BlobHash, by: &Principal) -> Result<bool> {
-    let putters = disk::read_if_exists(&layout.blob_putters(blob))?.unwrap_or_default();
+    let path = layout.blob_putters(blob);
+    let putters = disk::read_if_exists(&path)?.unwrap_or_default();
     let name = by.to_string();
-    Ok(putters.split(|byte| *byte == b'\n').any(|putter| putter == name.as_bytes()))
+    for (index, raw) in putters.split_inclusive(|byte| *byte == b'\n').enumerate() {
+        // Earlier versions wrote only the name.
+        let is_name = !raw.starts_with(b"{") && line_sum::check(raw) == Ok(LineState::Unproven);
+        let is_it = match is_name || !raw.ends_with(b"\n") {
+            true => raw.trim_ascii_end() == name.as_bytes(),
+            false => sealed_lines::parse::<PutterLine>(&path, index + 1, raw)?.0.by == *by,
+        };
+        if is_it {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// A principal that uploaded a blob.
+#[derive(Serialize, Deserialize)]
+struct PutterLine {
+    by: Principal,
 }
 
 /// A cache of the blobs whose files were verified against their hash, with the length and

@@ -131,3 +131,40 @@ pub fn read_if_exists(path: &Path) -> Result<Option<Vec<u8>>> {
 pub fn open_to_append(path: &Path) -> Result<File> {
     permissions::file_options().read(true).append(true).create(true).open(path).at(path)
 }
+
+/// Opens a file for reading if it exists.
+pub fn open_if_exists(path: &Path) -> Result<Option<File>> {
+    match File::open(path) {
+        Ok(file) => Ok(Some(file)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(io_error(path, source)),
+    }
+}
+
+/// Opens a file for appending and locks it until it is closed. If another process replaced the file while this one waited
+/// for the lock, opens the new file.
+pub fn open_locked(path: &Path) -> Result<File> {
+    let start = Instant::now();
+    loop {
+        let file = open_to_append(path)?;
+        // The lock belongs to the open file, and closing the file releases it.
+        std::mem::forget(lock(&file, LockKind::Exclusive, path)?);
+        if is_at(&file, path) || start.elapsed().as_millis() as u64 > LOCK_WAIT_MS {
+            return Ok(file);
+        }
+    }
+}
+
+/// Returns whether the path still refers to the open file.
+#[cfg(unix)]
+fn is_at(file: &File, path: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let identity = |metadata: fs::Metadata| (metadata.dev(), metadata.ino());
+    let opened = file.metadata().map(identity).ok();
+    opened.is_some() && opened == fs::metadata(path).map(identity).ok()
+}
+
+#[cfg(not(unix))]
+fn is_at(_: &File, _: &Path) -> bool {
+    true
+}

@@ -8,15 +8,16 @@ use std::sync::Arc;
 
 use sapwood_core::entry::{LOG_VERSION, Record};
 use sapwood_core::port::store::{AuditAction, Result};
-use sapwood_core::{BlobHash, EntryId, Right, Scope, Seq, SessionId, TimestampMs};
+use sapwood_core::{BlobHash, Right, Scope, Seq, SessionId, TimestampMs};
 
-use super::audit::{self, PendingAuditLine};
+use super::audit::PendingAuditLine;
 use super::blob;
 use super::disk::{self, At, LockKind, io_error, replace, sync_dir};
 use super::file::{BodyHandle, LogFile};
 use super::header::Header;
-use super::session_log::{OpenedLog, erased_file};
+use super::session_log::{KeptEntry, OpenedLog, erased_file};
 use super::tenant::TenantDir;
+use super::{head_file, repair};
 use crate::mem_log::{PathWalk, RowStore, StoredBody, row_at};
 use crate::validate::{damaged, session_note};
 
@@ -47,7 +48,7 @@ impl TenantDir {
         self.erase_memories(session)?;
         let note = session_note(AuditAction::Erase, session);
         lines.push(PendingAuditLine::of(scope, note, now));
-        audit::write_lines(&self.layout, lines, self.options.durability)
+        self.write_audit_lines(lines)
     }
 
     /// Deletes a session's files. If the session is a fork of an erased session, also deletes the
@@ -64,10 +65,12 @@ impl TenantDir {
                 replace(&self.layout.erased(&stem), &erased_file(&header, &kept), self.options.durability)?;
             }
             let layout = &self.layout;
-            for path in [layout.log(&stem), layout.torn(&stem), layout.lease(&stem), layout.authority(&stem)]
-            {
-                disk::remove(&path)?;
+            let log = layout.log(&stem);
+            let beside = [head_file::path_beside(&log), repair::path_of_damage(&log)];
+            for path in [layout.torn(&stem), layout.lease(&stem), layout.authority(&stem)].iter().chain(&beside) {
+                disk::remove(path)?;
             }
+            disk::remove(&log)?;
             sync_dir(&self.layout.log(&stem), self.options.durability)?;
             // The index also contains some of the session's content.
             self.index.load(&self.layout)?;
@@ -154,18 +157,16 @@ impl TenantDir {
     }
 }
 
-/// Reads the entries to retain, each with the id of its parent.
-fn read_kept(
-    rows: &Arc<RowStore<BodyHandle>>,
-    needed: &BTreeSet<Seq>,
-) -> Result<Vec<(Record, Option<EntryId>)>> {
+/// Reads the entries to retain.
+pub fn read_kept(rows: &Arc<RowStore<BodyHandle>>, needed: &BTreeSet<Seq>) -> Result<Vec<KeptEntry>> {
     let mut kept = Vec::with_capacity(needed.len());
     for seq in needed {
         let row =
             row_at(rows, *seq).ok_or_else(|| damaged("an erased session", format!("no entry {seq}")))?;
         let parent = row.meta.parent.and_then(|parent| row_at(rows, parent)).map(|row| row.meta.id);
         let body = row.body.load(row.meta.kind)?;
-        kept.push((Record { meta: row.meta.clone(), version: LOG_VERSION, body }, parent));
+        let record = Record { meta: row.meta.clone(), version: LOG_VERSION, body };
+        kept.push(KeptEntry { record, parent, proof: row.proof });
     }
     Ok(kept)
 }

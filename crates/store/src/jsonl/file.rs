@@ -10,6 +10,7 @@ use sapwood_core::port::store::Result;
 use sapwood_core::{Kind, StoreError};
 
 use super::disk::{At, io_error, sync};
+use super::line_sum::{self, BadSum, LineState};
 use crate::Durability;
 use crate::mem_log::StoredBody;
 use crate::validate::damaged;
@@ -128,27 +129,50 @@ fn is_same_file(_: &Metadata, _: &Metadata) -> bool {
 #[derive(Debug, Clone)]
 pub enum BodyHandle {
     Memory(Arc<[u8]>),
-    /// The body's fields, as the codec wrote them.
+    /// A line that this version wrote. The body's fields begin at `fields`, as the codec wrote them.
     Fields {
-        file: Arc<LogFile>,
-        offset: u64,
-        len: u32,
+        line: LineRange,
+        fields: u32,
     },
-    /// A whole line that this version would write differently: it comes from an older version or a
-    /// text editor.
+    /// A line that this version would write differently: it comes from an older version or a text
+    /// editor.
     Line {
-        file: Arc<LogFile>,
-        offset: u64,
-        len: u32,
+        line: LineRange,
         version: u32,
     },
+}
+
+/// A line of a file, without its line break.
+#[derive(Debug, Clone)]
+pub struct LineRange {
+    pub file: Arc<LogFile>,
+    pub offset: u64,
+    pub len: u32,
+    pub state: LineState,
+}
+
+impl LineRange {
+    /// Reads the line and checks it again: it may have been damaged since it was first read.
+    fn read(&self) -> Result<Vec<u8>> {
+        let line = self.file.read_at(self.offset, self.len as usize)?;
+        match line_sum::check(&line) {
+            Ok(state) if state == self.state => Ok(line),
+            _ => Err(self.damaged(BadSum)),
+        }
+    }
+
+    fn damaged(&self, what: impl ToString) -> StoreError {
+        let before = self.file.read_at(0, usize::try_from(self.offset).unwrap_or(0)).unwrap_or_default();
+        let number = before.iter().filter(|byte| **byte == b'\n').count() + 1;
+        damaged(format!("{}:{number}", self.file.place()), what)
+    }
 }
 
 impl BodyHandle {
     pub fn file(&self) -> Option<&Arc<LogFile>> {
         match self {
             BodyHandle::Memory(_) => None,
-            BodyHandle::Fields { file, .. } | BodyHandle::Line { file, .. } => Some(file),
+            BodyHandle::Fields { line, .. } | BodyHandle::Line { line, .. } => Some(&line.file),
         }
     }
 }
@@ -157,15 +181,22 @@ impl StoredBody for BodyHandle {
     fn load(&self, kind: Kind) -> Result<Vec<u8>, StoreError> {
         match self {
             BodyHandle::Memory(bytes) => Ok(bytes.to_vec()),
-            BodyHandle::Fields { file, offset, len } => {
+            BodyHandle::Fields { line, fields } => {
+                let bytes = line.read()?;
                 let mut body = type_head(kind).into_bytes();
-                body.extend(file.read_at(*offset, *len as usize)?);
+                match line.state {
+                    LineState::Unproven => body.extend(&bytes[*fields as usize..]),
+                    LineState::Proven => {
+                        body.extend(&bytes[*fields as usize..line_sum::content_end(bytes.len())]);
+                        body.push(b'}');
+                    }
+                }
                 Ok(body)
             }
-            BodyHandle::Line { file, offset, len, version } => {
-                let line = file.read_at(*offset, *len as usize)?;
-                let line = read_line(*version, &line).map_err(|error| damaged(file.place(), error))?;
-                Ok(line.encoded())
+            BodyHandle::Line { line, version } => {
+                let bytes = line.read()?;
+                let read = read_line(*version, &bytes).map_err(|error| line.damaged(error))?;
+                Ok(read.encoded())
             }
         }
     }

@@ -7,6 +7,7 @@ use sapwood_core::tree::Head;
 use sapwood_core::{EntryId, Principal, Seq, SessionId, Source, StoreError, TimestampMs};
 use serde::{Deserialize, Serialize};
 
+use super::{line_sum, sealed_lines};
 use crate::validate::damaged;
 
 const TYPE: &str = "session_header";
@@ -103,6 +104,7 @@ impl Header {
     }
 
     pub fn read(place: &str, line: &[u8]) -> Result<Self> {
+        line_sum::check(line).map_err(|error| damaged(format!("{place}:1"), error))?;
         let header: Header = serde_json::from_slice(line)
             .map_err(|error| damaged(format!("{place}:1"), format!("failed to parse the header: {error}")))?;
         if header.kind != TYPE {
@@ -119,8 +121,7 @@ impl Header {
     }
 
     pub fn write(&self, out: &mut Vec<u8>) {
-        serde_json::to_writer(&mut *out, self).expect("a header contains only strings and numbers");
-        out.push(b'\n');
+        out.extend(sealed_lines::to_line(self));
     }
 
     /// Returns the summary before the session's own first entry. `point` is the fork point.

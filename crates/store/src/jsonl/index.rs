@@ -12,6 +12,8 @@ use serde::{Deserialize, Serialize};
 
 use super::disk::{self, At};
 use super::layout::Layout;
+use super::line_sum::{self, LineState};
+use super::sealed_lines;
 use crate::Durability;
 
 /// Maximum number of lines beyond twice the number of sessions, before the file is rewritten.
@@ -32,6 +34,10 @@ pub struct Index {
     lines: HashMap<String, IndexLine>,
     is_loaded: bool,
     lines_on_disk: usize,
+    /// The number of complete lines in the file that are not valid.
+    pub bad_lines: usize,
+    /// Whether a crash left an incomplete line at the end.
+    is_torn: bool,
     unsaved: Vec<String>,
 }
 
@@ -42,12 +48,17 @@ impl Index {
         }
         self.is_loaded = true;
         let bytes = disk::read_if_exists(&layout.index())?.unwrap_or_default();
-        for raw in bytes.split(|byte| *byte == b'\n') {
-            // An unreadable line is ignored, because the index is only a cache.
-            if let Ok(mut line) = serde_json::from_slice::<IndexLine>(raw) {
+        for raw in bytes.split_inclusive(|byte| *byte == b'\n') {
+            // A line without a valid checksum is ignored, because the index is only a cache.
+            if line_sum::check(raw) == Ok(LineState::Proven)
+                && let Ok(mut line) = serde_json::from_slice::<IndexLine>(raw)
+            {
                 line.summary.authority.clone_from(&line.authority);
                 self.lines_on_disk += 1;
                 self.lines.insert(line.file.clone(), line);
+            } else {
+                self.is_torn = !raw.ends_with(b"\n");
+                self.bad_lines += usize::from(!self.is_torn);
             }
         }
         Ok(())
@@ -85,7 +96,7 @@ impl Index {
         if unsaved.is_empty() {
             return Ok(());
         }
-        if self.lines_on_disk + unsaved.len() > 2 * self.lines.len() + SPARE_LINES_MAX {
+        if self.is_torn || self.bad_lines > 0 || self.lines_on_disk + unsaved.len() > 2 * self.lines.len() + SPARE_LINES_MAX {
             return self.rewrite(layout);
         }
         let mut out = Vec::new();
@@ -100,6 +111,7 @@ impl Index {
     /// Rewrites the whole file with the current sessions.
     pub fn rewrite(&mut self, layout: &Layout) -> Result<()> {
         self.unsaved.clear();
+        (self.bad_lines, self.is_torn) = (0, false);
         self.lines.retain(|stem, _| layout.log(stem).exists());
         self.lines_on_disk = self.lines.len();
         let mut out = Vec::new();
@@ -112,6 +124,5 @@ impl Index {
 }
 
 fn write_line(line: &IndexLine, out: &mut Vec<u8>) {
-    serde_json::to_writer(&mut *out, line).expect("a summary contains only strings and numbers");
-    out.push(b'\n');
+    out.extend(sealed_lines::to_line(line));
 }

@@ -5,14 +5,16 @@ use std::io::Write;
 
 use async_trait::async_trait;
 use sapwood_core::port::keys::{ApiKey, Keys};
-use sapwood_core::port::store::{Audit, Result};
-use sapwood_core::{BlobHash, Scope, TenantId, TimestampMs};
+use sapwood_core::port::store::{Audit, Finding, Repair, Result};
+use sapwood_core::{BlobHash, Scope, StoreError, TenantId, TimestampMs};
 
 use super::JsonlStore;
-use super::disk::{self, At, LockKind, sync};
+use super::check::{accept_lost_end, finding};
+use super::disk::{self, At, sync};
 use super::layout::Layout;
+use super::{head_file, sealed_lines};
 use crate::permissions;
-use crate::validate::{damaged, key_note, revoke_key, shows_key, tenant_note};
+use crate::validate::{key_note, revoke_key, shows_key, tenant_note};
 
 impl JsonlStore {
     fn keys_path(&self) -> std::path::PathBuf {
@@ -23,14 +25,13 @@ impl JsonlStore {
     /// acknowledged.
     fn read_keys(&self) -> Result<Vec<ApiKey>> {
         let path = self.keys_path();
+        let head = head_file::read(&path, &self.lease_clock.read().boot)?;
+        let Some(file) = disk::open_if_exists(&path)? else { return Ok(Vec::new()) };
         let bytes = disk::read_if_exists(&path)?.unwrap_or_default();
+        let read = sealed_lines::read::<ApiKey>(&path, &bytes)?;
+        head_file::check(head.as_ref(), &path, &file, read.whole)?;
         let mut keys: Vec<ApiKey> = Vec::new();
-        for (index, line) in bytes.split_inclusive(|byte| *byte == b'\n').enumerate() {
-            if !line.ends_with(b"\n") {
-                break;
-            }
-            let place = || format!("{}:{}", path.display(), index + 1);
-            let key: ApiKey = serde_json::from_slice(line).map_err(|error| damaged(place(), error))?;
+        for key in read.into_values() {
             match keys.iter_mut().find(|existing| existing.id == key.id) {
                 Some(existing) => *existing = key,
                 None => keys.push(key),
@@ -39,24 +40,37 @@ impl JsonlStore {
         Ok(keys)
     }
 
+    /// Checks that no line is missing at the end. A repair accepts a lost end after it is reported.
+    pub(super) fn check_keys(&self, repair: Repair, findings: &mut Vec<Finding>) -> Result<()> {
+        match self.read_keys() {
+            Ok(_) => Ok(()),
+            Err(StoreError::Damaged { place, what }) => {
+                if !findings.iter().any(|finding| finding.place == place) {
+                    findings.push(finding("damaged", place, what));
+                    accept_lost_end(&self.keys_path(), repair)?;
+                }
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
+    }
+
     /// Runs `change` on the current keys under the lock, and appends the key that it returns.
     fn change_key(&self, change: impl FnOnce(Vec<ApiKey>) -> Result<ApiKey>) -> Result<ApiKey> {
         let path = self.keys_path();
         permissions::create_dir(&self.root).at(&self.root)?;
-        let mut file = disk::open_to_append(&path)?;
-        let lock = file.try_clone().at(&path)?;
-        let _locked = disk::lock(&lock, LockKind::Exclusive, &path)?;
+        let mut file = disk::open_locked(&path)?;
         let whole = disk::read_if_exists(&path)?.unwrap_or_default();
         let end = whole.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
         if end < whole.len() {
             file.set_len(end as u64).at(&path)?;
         }
         let key = change(self.read_keys()?)?;
-        let mut line = serde_json::to_vec(&key).expect("a key contains only strings and numbers");
-        line.push(b'\n');
-        file.write_all(&line).at(&path)?;
+        file.write_all(&sealed_lines::to_line(&key)).at(&path)?;
         sync(&file, &path, self.options.durability)?;
         disk::sync_dir(&path, self.options.durability)?;
+        let len = file.metadata().at(&path)?.len();
+        head_file::write(&path, &file, len, self.options.durability, &self.lease_clock.read().boot);
         Ok(key)
     }
 }

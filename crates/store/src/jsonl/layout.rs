@@ -4,6 +4,8 @@
 //! DIR/                                         the tenant `local`; others are in DIR/tenants/<name>/
 //!   2026-11-15T22-19-18-123Z_<id>.jsonl        a session: a header, then one entry per line
 //!   2026-11-15T22-19-18-123Z_<id>.jsonl.torn   unfinished batches that were cut off
+//!   2026-11-15T22-19-18-123Z_<id>.jsonl.head   its length and end when it was last closed
+//!   2026-11-15T22-19-18-123Z_<id>.jsonl.damaged   lines as they were before `doctor --repair`
 //!   2026-11-15T22-19-18-123Z_<id>.lease        its lease and the fence
 //!   2026-11-15T22-19-18-123Z_<id>.authority    which entries this store wrote itself
 //!   2026-11-15T22-19-18-123Z_<id>.erased       entries of an erased session that forks need

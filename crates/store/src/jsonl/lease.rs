@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use super::disk;
 use super::layout::Layout;
+use super::sealed_lines;
 use crate::Durability;
 use crate::lease::{LeaseTerm, StoredLease};
-use crate::validate::damaged;
 
 #[derive(Serialize, Deserialize)]
 struct LeaseFile {
@@ -24,14 +24,13 @@ struct LeaseFile {
 pub fn read(layout: &Layout, stem: &str) -> Result<Option<StoredLease>> {
     let path = layout.lease(stem);
     let Some(bytes) = disk::read_if_exists(&path)? else { return Ok(None) };
-    let lease: LeaseFile = serde_json::from_slice(&bytes).map_err(|error| damaged(path.display(), error))?;
+    let (lease, _): (LeaseFile, _) = sealed_lines::parse(&path, 1, &bytes)?;
     let LeaseFile { holder, fence, expires_at, term } = lease;
     Ok(Some(StoredLease { holder, fence, expires_at, term }))
 }
 
 pub fn write(layout: &Layout, stem: &str, lease: &StoredLease, durability: Durability) -> Result<()> {
     let StoredLease { holder, fence, expires_at, term } = lease.clone();
-    let bytes = serde_json::to_vec(&LeaseFile { holder, fence, expires_at, term })
-        .expect("a lease contains only strings and numbers");
-    disk::replace(&layout.lease(stem), &bytes, durability)
+    let line = sealed_lines::to_line(&LeaseFile { holder, fence, expires_at, term });
+    disk::replace(&layout.lease(stem), &line, durability)
 }

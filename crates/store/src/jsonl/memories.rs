@@ -5,17 +5,22 @@
 use async_trait::async_trait;
 use sapwood_core::id::MemoryId;
 use sapwood_core::port::memory::{Memories, Memory, MemoryFilter};
-use sapwood_core::port::store::{AuditNote, Page, Result};
-use sapwood_core::{Scope, SessionId, TimestampMs};
+use sapwood_core::port::store::{AuditNote, Finding, Page, Repair, Result};
+use sapwood_core::{Scope, SessionId, StoreError, TimestampMs};
+use serde::Deserialize;
 
 use super::JsonlStore;
-use super::audit::{self, PendingAuditLine};
+use super::audit::PendingAuditLine;
 use super::disk::{self, LockKind};
 use super::layout::Layout;
+use super::line_sum::LineState;
+use super::sealed_lines;
 use super::tenant::TenantDir;
 use crate::Durability;
 use crate::memories::MemoryTable;
 use crate::validate::damaged;
+
+const LOST_END: &str = "its end is missing: it has fewer memories than were written";
 
 #[async_trait]
 impl Memories for JsonlStore {
@@ -59,7 +64,7 @@ impl TenantDir {
         let (answer, note) = change(&mut memories)?;
         write_memories(&self.layout, &memories, self.options.durability)?;
         let line = PendingAuditLine::of(scope, note, now);
-        audit::write_lines(&self.layout, vec![line], self.options.durability)?;
+        self.write_audit_lines(vec![line])?;
         Ok(answer)
     }
 
@@ -75,22 +80,71 @@ impl TenantDir {
 }
 
 fn read_memories(layout: &Layout) -> Result<MemoryTable> {
+    let (memories, is_whole) = read_lines(layout)?;
+    match is_whole {
+        true => Ok(memories),
+        false => Err(damaged(layout.memories().display(), LOST_END)),
+    }
+}
+
+/// Checks the file. A repair accepts a lost end after it is reported.
+pub fn check(layout: &Layout, repair: Repair, durability: Durability) -> Result<Option<Finding>> {
+    let (memories, is_whole) = match read_lines(layout) {
+        Err(StoreError::Damaged { .. }) => return Ok(None),
+        read => read?,
+    };
+    if is_whole {
+        return Ok(None);
+    }
+    if repair == Repair::Yes {
+        write_memories(layout, &memories, durability)?;
+    }
+    let place = layout.memories().display().to_string();
+    Ok(Some(Finding { rule: "damaged", place, what: LOST_END.to_owned(), repaired: false }))
+}
+
+/// Reads all lines. Also returns whether none is missing at the end.
+fn read_lines(layout: &Layout) -> Result<(MemoryTable, bool)> {
     let path = layout.memories();
     let bytes = disk::read_if_exists(&path)?.unwrap_or_default();
     let mut memories = MemoryTable::default();
+    let (mut count, mut is_sealed, mut end) = (0, false, None);
     let lines = bytes.split(|byte| *byte == b'\n').enumerate().filter(|(_, line)| !line.is_empty());
     for (index, line) in lines {
-        let place = || format!("{}:{}", path.display(), index + 1);
-        memories.add(serde_json::from_slice(line).map_err(|error| damaged(place(), error))?);
+        let (read, state) = sealed_lines::parse(&path, index + 1, line)?;
+        is_sealed |= state == LineState::Proven;
+        match read {
+            MemoryLine::Memory(memory) => {
+                count += 1;
+                memories.add(*memory);
+            }
+            MemoryLine::End { memories } => end = Some(memories),
+        }
     }
-    Ok(memories)
+    Ok((memories, !is_sealed || end == Some(count)))
+}
+
+/// Returns the last line of a file with this many memories.
+pub fn end_line(count: usize) -> Vec<u8> {
+    sealed_lines::to_line(&serde_json::json!({ "memories": count }))
+}
+
+/// A line of the file. The last line has the number of memories, because a file that lost lines could end with a complete
+/// line.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum MemoryLine {
+    Memory(Box<Memory>),
+    End { memories: usize },
 }
 
 fn write_memories(layout: &Layout, memories: &MemoryTable, durability: Durability) -> Result<()> {
     let mut out = Vec::new();
+    let mut count = 0;
     for memory in memories.iter() {
-        serde_json::to_writer(&mut out, memory).expect("a memory contains only strings and numbers");
-        out.push(b'\n');
+        out.extend(sealed_lines::to_line(memory));
+        count += 1;
     }
+    out.extend(end_line(count));
     disk::replace(&layout.memories(), &out, durability)
 }

@@ -11,8 +11,10 @@
 //!   durability, synced (I3). Before it appends, a process reads the entries that other processes have
 //!   appended.
 //! - All lines of a batch except the last have `"more":true`, so that an incomplete batch is detected
-//!   (I4). It is moved to a `.torn` file and reported. A bad header, or a bad line that is followed by
-//!   others, is an error with file and line, and the file is not changed.
+//!   (I4). It is moved to a `.torn` file and reported.
+//! - Every line has a checksum ([`line_sum`]), which is verified whenever the line is read. A bad line is
+//!   an error with file and line, and the file is not changed. A lost end is found through the file's
+//!   head ([`head_file`]).
 //! - Bodies stay in the file. All other data of a session that has been read is cached in memory.
 
 mod audit;
@@ -24,12 +26,17 @@ mod cwd_sessions;
 mod disk;
 mod erase;
 mod file;
+mod head_file;
 mod header;
 mod index;
 mod keys;
 pub mod layout;
 mod lease;
+mod line_sum;
 mod memories;
+mod repair;
+mod seal;
+mod sealed_lines;
 mod session_log;
 mod tenant;
 mod write;
@@ -41,8 +48,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use async_trait::async_trait;
 use sapwood_core::port::store::{
     Append, Appended, Audit, AuditLine, AuditNote, Authorities, BlobSink, Blobs, Created, Finding, Fork, Hit,
-    Lease, Leases, ListFilter, NewSession, Page, Repair, Result, Search, SearchQuery, Sessions, StoreStatus,
-    Upkeep,
+    Lease, Leases, ListFilter, NewSession, Page, Repair, Result, SealReport, Search, SearchQuery, Sessions,
+    StoreStatus, Upkeep,
 };
 use sapwood_core::project::summary::Summary;
 use sapwood_core::tree::Head;
@@ -54,6 +61,7 @@ use crate::lease::{BootClock, LeaseClock, StoredLease, next_lease};
 use crate::mem_log::{InMemoryLog, LogSearch, check_session_readable, impl_log, row_at};
 use crate::path_health::PathHealth;
 use crate::{Durability, validate};
+use disk::LockKind;
 use file::BodyHandle;
 use layout::{Layout, id_of_stem};
 use session_log::SessionLog;
@@ -99,8 +107,9 @@ impl JsonlStore {
     }
 
     /// Replaces the lease clock, for tests that need to move it.
-    pub fn with_lease_clock(self, lease_clock: Arc<dyn LeaseClock>) -> Self {
-        Self { lease_clock, ..self }
+    pub fn with_lease_clock(mut self, lease_clock: Arc<dyn LeaseClock>) -> Self {
+        self.lease_clock = lease_clock;
+        self
     }
 
     pub fn root(&self) -> &Path {
@@ -138,6 +147,12 @@ impl JsonlStore {
         work: impl FnOnce(&InMemoryLog<BodyHandle>) -> Result<T>,
     ) -> Result<T> {
         self.with(scope, |tenant| work(&tenant.open_for(scope, session, right)?.log))
+    }
+}
+
+impl Drop for JsonlStore {
+    fn drop(&mut self) {
+        self.lock().values_mut().for_each(TenantDir::write_heads);
     }
 }
 
@@ -277,9 +292,10 @@ impl Blobs for JsonlStore {
 impl Audit for JsonlStore {
     async fn write_audit(&self, scope: &Scope, note: AuditNote, now: TimestampMs) -> Result<()> {
         self.with(scope, |tenant| {
-            tenant.lock_file()?;
+            let lock_file = tenant.lock_file()?;
+            let _store_lock = disk::lock(&lock_file, LockKind::Shared, &tenant.layout.lock())?;
             let line = audit::PendingAuditLine::of(scope, note, now);
-            audit::write_lines(&tenant.layout, vec![line], tenant.options.durability)
+            tenant.write_audit_lines(vec![line])
         })
     }
 
@@ -291,7 +307,7 @@ impl Audit for JsonlStore {
         limit: usize,
     ) -> Result<Vec<AuditLine>> {
         self.with(scope, |tenant| {
-            let mut lines = audit::read_chain(&tenant.layout)?.lines;
+            let mut lines = audit::read_whole(&tenant.layout, &self.lease_clock.read().boot)?.lines;
             lines.retain(|line| {
                 line.number > after
                     && session.is_none_or(|session| line.session.as_ref() == Some(session))
@@ -329,7 +345,18 @@ fn may_see(tenant: &mut TenantDir, scope: &Scope, line: &AuditLine) -> bool {
 #[async_trait]
 impl Upkeep for JsonlStore {
     async fn check(&self, scope: &Scope, repair: Repair) -> Result<Vec<Finding>> {
-        self.with(scope, |tenant| tenant.check(repair))
+        let mut findings = self.with(scope, |tenant| tenant.check(repair))?;
+        self.check_keys(repair, &mut findings)?;
+        Ok(findings)
+    }
+
+    async fn seal_entries(&self, scope: &Scope) -> Result<SealReport> {
+        self.with(scope, TenantDir::seal)
+    }
+
+    async fn unreadable(&self, scope: &Scope) -> Result<Vec<Finding>> {
+        let found: Vec<Finding> = self.with(scope, |tenant| tenant.unreadable.values().cloned().collect());
+        Ok(validate::unreadable_for(scope, &self.describe(), found))
     }
 
     async fn status(&self) -> Result<StoreStatus> {
@@ -340,8 +367,9 @@ impl Upkeep for JsonlStore {
         self.place.check()
     }
 
-    /// Nothing to do: an acknowledged append to a session on disk is already in its file.
+    /// Records the ends of the files. An acknowledged append to a session on disk is already in its file.
     async fn flush(&self) -> Result<()> {
+        self.lock().values_mut().for_each(TenantDir::write_heads);
         Ok(())
     }
 

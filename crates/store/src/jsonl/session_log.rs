@@ -6,19 +6,23 @@ use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
 use std::sync::Arc;
 
 use sapwood_core::entry::LOG_VERSION;
-use sapwood_core::entry::jsonl::{EntryLine, Extra, read_line, write_line, write_line_with};
+use sapwood_core::entry::jsonl::{EntryLine, Extra, read_line, write_line_with};
+use sapwood_core::entry::proof::{ParentLink, Proof};
 use sapwood_core::port::store::{Appended, BODY_BYTES_MAX, Result};
 use sapwood_core::{Draft, EntryId, Kind, Record, Seq, StoreError};
 
 use super::audit::PendingAuditLine;
 use super::authority_file;
 use super::disk::At;
-use super::file::{BodyHandle, LogFile};
+use super::file::{BodyHandle, LineRange, LogFile};
 use super::header::{BaseRef, Header};
+use super::line_sum::{self, LineState};
+use super::sealed_lines;
 use crate::Durability;
 use crate::mem_log::{
-    InMemoryLog, PlannedBatch, RowStore, first_not_before, fork_point_at, place_shared, row_of,
+    InMemoryLog, LogRow, PlannedBatch, RowStore, first_not_before, fork_point_at, place_shared, row_at, row_of,
 };
+use crate::proving::{ContentProof, salt_of};
 use crate::validate::damaged;
 
 /// Maximum length of a line: a body and its envelope.
@@ -43,13 +47,26 @@ pub struct OnDisk {
     pub lines: u64,
     /// Whether the last line lacks a line break, for example after a manual edit.
     lacks_line_break: bool,
+    /// Whether this process has appended lines that the file's head does not cover yet.
+    pub is_head_due: bool,
 }
 
 /// A line and its position in the file.
 struct PlacedLine {
     line: EntryLine,
+    state: LineState,
     raw: Vec<u8>,
     offset: u64,
+}
+
+/// Checks and parses a line. A line with a hash was written with a checksum.
+fn parse_line(version: u32, raw: &[u8]) -> std::result::Result<(EntryLine, LineState), String> {
+    let state = line_sum::check(raw).map_err(|error| error.to_string())?;
+    let line = read_line(version, raw).map_err(|error| error.to_string())?;
+    if state == LineState::Unproven && line.proof.is_some() {
+        return Err("its checksum is missing".to_owned());
+    }
+    Ok((line, state))
 }
 
 impl SessionLog {
@@ -106,13 +123,13 @@ impl SessionLog {
                 (disk.len, disk.lines, disk.lacks_line_break) = (offset, number, false);
                 continue;
             }
-            let line = match read_line(self.header.version, &raw) {
-                Ok(line) => line,
+            let (line, state) = match parse_line(self.header.version, &raw) {
+                Ok(parsed) => parsed,
                 Err(_) if is_torn(&raw, &mut reader, &disk.file, self.header.version)? => break,
                 Err(error) => return Err(bad_line(&disk.file, number, &error)),
             };
             let is_last = !line.more;
-            batch.push(PlacedLine { line, raw, offset: start });
+            batch.push(PlacedLine { line, state, raw, offset: start });
             if is_last {
                 commit_batch(
                     &mut self.log,
@@ -137,12 +154,17 @@ impl SessionLog {
         let version = (self.header.version != LOG_VERSION).then_some(LOG_VERSION);
         let spans = write_batch(&self.log, &planned, version, &mut bytes);
         disk.file.append(disk.len, &bytes, durability)?;
-        let stored = spans.into_iter().map(|(start, end)| BodyHandle::Fields {
-            file: Arc::clone(&disk.file),
-            offset: disk.len + start as u64,
-            len: (end - start) as u32,
+        let stored = spans.into_iter().map(|LineSpan { start, fields, end }| BodyHandle::Fields {
+            line: LineRange {
+                file: Arc::clone(&disk.file),
+                offset: disk.len + start as u64,
+                len: (end - start) as u32,
+                state: LineState::Proven,
+            },
+            fields: (fields - start) as u32,
         });
         let stored = stored.collect();
+        disk.is_head_due = true;
         disk.len += bytes.len() as u64;
         disk.lines += planned.batch.len() as u64 + u64::from(disk.lacks_line_break);
         disk.lacks_line_break = false;
@@ -151,8 +173,9 @@ impl SessionLog {
 
     /// Returns the whole file content of a session that is not on disk yet, including a batch that
     /// is not in the log yet.
+    /// Entries without a hash get one.
     pub fn to_file(&self, planned: Option<&PlannedBatch>) -> Result<Vec<u8>> {
-        let mut out = Vec::new();
+        let (mut out, mut proofs) = (Vec::new(), LateProofs::default());
         self.header.write(&mut out);
         let mut keyed: HashMap<EntryId, Extra<'_>> = HashMap::new();
         for (key, answer) in self.log.answers() {
@@ -166,8 +189,9 @@ impl SessionLog {
         for seq in (first..=self.log.summary.head.seq.0).map(Seq) {
             let record = self.log.read_entry(seq)?;
             let parent = record.meta.parent.and_then(|parent| self.log.id_at(parent));
-            let extra = keyed.get(&record.meta.id).copied().unwrap_or_default();
-            write_line_with(&record, parent, extra, &mut out);
+            let proof = Some(proofs.proof_of(self.log.rows(), &record));
+            let extra = Extra { proof, ..keyed.get(&record.meta.id).copied().unwrap_or_default() };
+            write_sealed(&record, parent, extra, &mut out);
         }
         if let Some(planned) = planned {
             write_batch(&self.log, planned, None, &mut out);
@@ -176,13 +200,51 @@ impl SessionLog {
     }
 }
 
-/// Writes the lines of a batch. Returns the range of each body's fields in `out`.
+/// The proofs of entries that had none, by seq.
+#[derive(Default)]
+pub struct LateProofs(HashMap<Seq, Proof>);
+
+impl LateProofs {
+    /// Returns an entry's proof, and computes it if there is none. Parents come before their children.
+    pub fn proof_of(&mut self, rows: &Arc<RowStore<BodyHandle>>, record: &Record) -> Proof {
+        let stored = row_at(rows, record.meta.seq).and_then(|row| row.proof);
+        let proof = stored.unwrap_or_else(|| {
+            let above = record.meta.parent.and_then(|parent| row_at(rows, parent).map(|row| (parent, row)));
+            let link = above.map_or(ParentLink::Root, |(parent, row)| {
+                ParentLink::to(row.meta.id, self.0.get(&parent).or(row.proof.as_ref()))
+            });
+            let content = ContentProof::of(salt_of(&[], 0), &record.body);
+            content.prove(link, &record.meta, LOG_VERSION)
+        });
+        self.0.insert(record.meta.seq, proof);
+        proof
+    }
+}
+
+/// The position of a line in a buffer, without its line break, and the start of its body's fields.
+struct LineSpan {
+    start: usize,
+    fields: usize,
+    end: usize,
+}
+
+/// Writes a line with its checksum.
+fn write_sealed(record: &Record, parent: Option<EntryId>, extra: Extra<'_>, out: &mut Vec<u8>) -> LineSpan {
+    let start = out.len();
+    let fields = write_line_with(record, parent, extra, out);
+    out.pop();
+    line_sum::add(out, start);
+    out.push(b'\n');
+    LineSpan { start, fields, end: out.len() - 1 }
+}
+
+/// Writes the lines of a batch. Returns their positions in `out`.
 fn write_batch(
     log: &InMemoryLog<BodyHandle>,
     planned: &PlannedBatch,
     version: Option<u32>,
     out: &mut Vec<u8>,
-) -> Vec<(usize, usize)> {
+) -> Vec<LineSpan> {
     let last = planned.batch.len().saturating_sub(1);
     let first = log.summary.head.seq.next();
     let id_of = |seq: Seq| match seq.0.checked_sub(first.0) {
@@ -195,9 +257,8 @@ fn write_batch(
             true => (planned.key.as_deref(), planned.request.as_deref()),
             false => (None, None),
         };
-        let extra = Extra { version, key, request, more: index < last };
-        let fields = write_line_with(&record, record.meta.parent.and_then(id_of), extra, out);
-        spans.push((fields, out.len() - 1));
+        let extra = Extra { version, key, request, more: index < last, proof: planned.proofs[index] };
+        spans.push(write_sealed(&record, record.meta.parent.and_then(id_of), extra, out));
     }
     spans
 }
@@ -213,17 +274,20 @@ fn next_line(reader: &mut impl BufRead, file: &LogFile) -> Result<Option<Vec<u8>
     Ok((read > 0).then_some(raw))
 }
 
-/// Returns whether an unreadable line is part of an incomplete append. A bad last line is torn. A
-/// bad line that is followed by others is damage, unless it has a hole (zeros, which no valid line
-/// contains) and only the rest of one batch follows. A power failure can leave such a hole if later
-/// sectors reach the disk before earlier ones.
+/// Returns whether an unreadable line is part of an incomplete append. A last line without its end is
+/// torn. Any other bad line is damage, unless it has a hole (zeros, which no valid line contains) and
+/// only the rest of one batch follows. A power failure can leave such a hole if later sectors reach
+/// the disk before earlier ones.
 fn is_torn(raw: &[u8], reader: &mut impl BufRead, file: &LogFile, version: u32) -> Result<bool> {
     // The line was at the end of the file when it was read; its writer may have finished since.
     if !raw.ends_with(b"\n") {
-        return Ok(true);
+        return Ok(sealed_lines::is_torn(raw, true));
     }
     let has_hole = |raw: &[u8]| raw.contains(&0);
-    let mut is_over = !has_hole(raw);
+    if !has_hole(raw) {
+        return Ok(false);
+    }
+    let mut is_over = false;
     while let Some(next) = next_line(reader, file)? {
         if is_over {
             return Ok(false);
@@ -256,6 +320,7 @@ fn commit_batch(
     let last = batch.last().map(|placed| &placed.line);
     planned.key = last.and_then(|line| line.key.clone());
     planned.request = last.and_then(|line| line.request.clone());
+    planned.proofs = batch.iter().map(|placed| placed.line.proof).collect();
     let mut stored = Vec::with_capacity(batch.len());
     for (index, (placed, record)) in batch.iter().zip(planned.records()).enumerate() {
         let number = first_number + index as u64;
@@ -284,15 +349,21 @@ fn commit_batch(
 /// the same line, else the whole line.
 fn handle_of(file: &Arc<LogFile>, placed: &PlacedLine, record: &Record, version: u32) -> BodyHandle {
     let mut written = Vec::with_capacity(placed.raw.len());
-    let EntryLine { key, request, more, .. } = &placed.line;
-    let extra = Extra { version: None, key: key.as_deref(), request: request.as_deref(), more: *more };
-    let fields = write_line_with(record, placed.line.parent_id, extra, &mut written);
-    let file = Arc::clone(file);
-    if written == placed.raw && version == LOG_VERSION {
-        let len = (written.len() - 1 - fields) as u32;
-        return BodyHandle::Fields { file, offset: placed.offset + fields as u64, len };
+    let EntryLine { key, request, more, proof, .. } = &placed.line;
+    let (key, request) = (key.as_deref(), request.as_deref());
+    let extra = Extra { version: None, key, request, more: *more, proof: *proof };
+    let fields = match placed.state {
+        LineState::Proven => write_sealed(record, placed.line.parent_id, extra, &mut written).fields,
+        LineState::Unproven => write_line_with(record, placed.line.parent_id, extra, &mut written),
+    };
+    let is_same = written == placed.raw && version == LOG_VERSION;
+    let len = placed.raw.len() - usize::from(placed.raw.ends_with(b"\n"));
+    let (file, offset, state) = (Arc::clone(file), placed.offset, placed.state);
+    let line = LineRange { file, offset, len: len as u32, state };
+    match is_same {
+        true => BodyHandle::Fields { line, fields: fields as u32 },
+        false => BodyHandle::Line { line, version },
     }
-    BodyHandle::Line { file, offset: placed.offset, len: placed.raw.len() as u32, version }
 }
 
 /// An open session file whose header has been read.
@@ -324,7 +395,7 @@ impl OpenedLog {
         let point = point.map_err(|error| damaged(self.file.place(), error))?;
         let mut log = InMemoryLog::new(self.header.summary(point), rows);
         log.summary.authority = authority_file::read(&authority_file::path_beside(&self.file.path))?;
-        let disk = OnDisk { file: self.file, len, lines, lacks_line_break: false };
+        let disk = OnDisk { file: self.file, len, lines, lacks_line_break: false, is_head_due: false };
         let length = disk.file.file().metadata().at(&disk.file.path)?.len();
         let mut session_log = SessionLog {
             log,
@@ -370,18 +441,18 @@ impl OpenedLog {
             number += 1;
             let start = offset;
             offset += raw.len() as u64;
-            let line =
-                read_line(self.header.version, &raw).map_err(|error| bad_line(&self.file, number, error))?;
+            let (line, state) =
+                parse_line(self.header.version, &raw).map_err(|error| bad_line(&self.file, number, error))?;
             let shared = |id: EntryId| first_not_before(rows, Seq(self.header.inherited), id);
             let parent = line.parent_id.map(|id| ids.get(&id).copied().unwrap_or_else(|| shared(id)));
             let seq = line.seq.unwrap_or(Seq(ids.len() as u32 + 1));
             let bad = |error: StoreError| bad_line(&self.file, number, error);
             let kept = place_shared(rows, line.clone().into_draft(), seq, parent).map_err(bad)?;
             ids.insert(line.id, seq);
-            let record = kept.entry.to_record();
-            let body =
-                handle_of(&self.file, &PlacedLine { line, raw, offset: start }, &record, self.header.version);
-            rows.push(row_of(kept, body));
+            let (record, proof) = (kept.entry.to_record(), line.proof);
+            let placed = PlacedLine { line, state, raw, offset: start };
+            let body = handle_of(&self.file, &placed, &record, self.header.version);
+            rows.push(LogRow { proof, ..row_of(kept, body) });
         }
         match count {
             Some(count) if ids.len() < count as usize => Err(damaged(
@@ -395,11 +466,18 @@ impl OpenedLog {
 
 /// Returns the file content of an erased session: its header without personal data, and the entries
 /// that forks need.
-pub fn erased_file(header: &Header, kept: &[(Record, Option<EntryId>)]) -> Vec<u8> {
+pub fn erased_file(header: &Header, kept: &[KeptEntry]) -> Vec<u8> {
     let mut out = Vec::new();
     header.erased().write(&mut out);
-    for (record, parent) in kept {
-        write_line(record, *parent, &mut out);
+    for KeptEntry { record, parent, proof } in kept {
+        write_sealed(record, *parent, Extra { proof: *proof, ..Extra::default() }, &mut out);
     }
     out
+}
+
+/// An entry of an erased session that a fork needs.
+pub struct KeptEntry {
+    pub record: Record,
+    pub parent: Option<EntryId>,
+    pub proof: Option<Proof>,
 }

@@ -1,6 +1,6 @@
 //! One tenant's directory: its sessions, and a cache of the sessions that have been read.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::sync::{Arc, Weak};
@@ -11,7 +11,8 @@ use sapwood_core::scope::Reach;
 use sapwood_core::{BlobHash, Right, Scope, Seq, SessionId, StoreError};
 
 use super::JsonlOptions;
-use super::blob;
+use super::audit::{self, PendingAuditLine};
+use super::{blob, head_file};
 use super::disk::{self, At, LockKind, io_error};
 use super::file::{BodyHandle, LogFile};
 use super::header::Header;
@@ -42,9 +43,13 @@ pub struct TenantDir {
     pub index: Index,
     pub verified_blobs: blob::VerifiedBlobs,
     pub warnings: Vec<Finding>,
+    /// The sessions that the last list or search left out, by file.
+    pub unreadable: BTreeMap<String, Finding>,
     erased: HashMap<String, Weak<RowStore<BodyHandle>>>,
     stems: HashMap<SessionId, String>,
     lock_file: Option<Arc<File>>,
+    /// Whether this process has written audit lines that the file's head does not cover yet.
+    is_audit_head_due: bool,
     uses: u64,
 }
 
@@ -59,9 +64,11 @@ impl TenantDir {
             index: Index::default(),
             verified_blobs: blob::VerifiedBlobs::default(),
             warnings: Vec::new(),
+            unreadable: BTreeMap::new(),
             erased: HashMap::new(),
             stems: HashMap::new(),
             lock_file: None,
+            is_audit_head_due: false,
             uses: 0,
         }
     }
@@ -173,13 +180,48 @@ impl TenantDir {
             }
             uses.sort();
             for (_, id) in uses.iter().take(uses.len() + 1 - most) {
-                self.open_logs.remove(id);
+                if let Some(evicted) = self.open_logs.remove(id) {
+                    self.write_head(&evicted);
+                }
             }
         }
     }
 
+    /// Records the ends of the files that this process has written to.
+    pub fn write_heads(&mut self) {
+        for session_log in self.open_logs.values() {
+            self.write_head(session_log);
+        }
+        for disk in self.open_logs.values_mut().filter_map(|session_log| session_log.disk.as_mut()) {
+            disk.is_head_due = false;
+        }
+        if std::mem::take(&mut self.is_audit_head_due) {
+            audit::write_head(&self.layout, self.options.durability, &self.lease_clock.read().boot);
+        }
+    }
+
+    fn write_head(&self, session_log: &SessionLog) {
+        let Some(disk) = session_log.disk.as_ref().filter(|disk| disk.is_head_due) else { return };
+        // The session may have been erased, or its file replaced.
+        let (Ok(Some(_)), Ok(handle)) = (disk.file.length_if_current(), disk.file.handle()) else { return };
+        let boot = self.lease_clock.read().boot;
+        head_file::write(&disk.file.path, &handle, disk.len, self.options.durability, &boot);
+    }
+
+    pub fn write_audit_lines(&mut self, lines: Vec<PendingAuditLine>) -> Result<()> {
+        self.is_audit_head_due |= !lines.is_empty();
+        audit::write_lines(&self.layout, lines, self.options.durability)
+    }
+
+    fn leave_out(&mut self, stem: &str, rule: &'static str, place: String, what: String) {
+        let finding = Finding { rule, place: place.clone(), what: what.clone(), repaired: false };
+        self.unreadable.insert(stem.to_owned(), finding);
+        self.warn(rule, place, what);
+    }
+
     /// Reads a session's file. Returns `None` if it does not exist.
     pub fn load(&mut self, stem: &str, depth: usize) -> Result<Option<SessionLog>> {
+        let head = head_file::read(&self.layout.log(stem), &self.lease_clock.read().boot)?;
         let Some(file) = LogFile::open(self.layout.log(stem), stem)? else { return Ok(None) };
         let opened = OpenedLog::read(file)?;
         if id_of_stem(stem).as_ref() != Some(&opened.header.id) || opened.header.erased {
@@ -190,6 +232,9 @@ impl TenantDir {
         }
         let base = self.base_of(&opened.header, depth)?;
         let (mut session_log, torn) = opened.into_session_log(base)?;
+        if let Some(disk) = &session_log.disk {
+            head_file::check(head.as_ref(), &disk.file.path, &disk.file.handle()?, disk.len)?;
+        }
         if torn > 0 {
             self.cut_torn_if_unlocked(&mut session_log)?;
         }
@@ -278,6 +323,7 @@ impl TenantDir {
     /// log is left out and reported as a warning.
     pub fn summaries(&mut self) -> Result<Vec<Summary>> {
         self.index.load(&self.layout)?;
+        self.unreadable.clear();
         let pending = self.open_logs.values().filter(|session_log| session_log.disk.is_none());
         let mut summaries: Vec<Summary> =
             pending.map(|session_log| session_log.log.summary.clone()).collect();
@@ -317,11 +363,11 @@ impl TenantDir {
             }
             Err(StoreError::NoSession { .. }) => Ok(None),
             Err(StoreError::Damaged { place, what }) => {
-                self.warn("damaged", place, what);
+                self.leave_out(stem, "damaged", place, what);
                 Ok(None)
             }
             Err(StoreError::TooNew { place, .. }) => {
-                self.warn("too_new", place, "it was written by a newer Sapwood".to_owned());
+                self.leave_out(stem, "too_new", place, "it was written by a newer Sapwood".to_owned());
                 Ok(None)
             }
             Err(error) => Err(error),
@@ -331,13 +377,14 @@ impl TenantDir {
     /// Calls `visit` with every session. Returns whether all sessions were readable.
     pub fn for_each(&mut self, mut visit: impl FnMut(&mut SessionLog) -> Result<()>) -> Result<bool> {
         let mut all_read = true;
+        self.unreadable.clear();
         for id in self.ids()? {
             match self.open(&id) {
                 Ok(session_log) => visit(session_log)?,
                 Err(StoreError::NoSession { .. }) => {}
                 Err(StoreError::Damaged { place, what }) => {
                     all_read = false;
-                    self.warn("damaged", place, what);
+                    self.leave_out(id.as_str(), "damaged", place, what);
                 }
                 Err(error) => return Err(error),
             }
@@ -380,6 +427,7 @@ impl TenantDir {
 
     /// Evicts all sessions that were read from files.
     pub fn evict_read(&mut self) {
+        self.write_heads();
         self.open_logs.retain(|_, session_log| session_log.disk.is_none());
         self.erased.clear();
     }

@@ -9,7 +9,7 @@ use sapwood_core::tree::Head;
 use sapwood_core::{BlobHash, Draft, Kind, Right, Scope, Seq, SessionId, StoreError};
 
 use super::PersistFrom;
-use super::audit::{self, PendingAuditLine};
+use super::audit::PendingAuditLine;
 use super::authority;
 use super::authority_file;
 use super::disk::{self, LockKind, replace};
@@ -20,7 +20,7 @@ use super::session_log::SessionLog;
 use super::tenant::{FORK_DEPTH_MAX, TenantDir};
 use crate::authorize::authorize;
 use crate::lease::StoredLease;
-use crate::mem_log::{AppendPlan, InMemoryLog, PlannedBatch, RowStore, place_shared, row_of};
+use crate::mem_log::{AppendPlan, InMemoryLog, LogRow, PlannedBatch, RowStore, place_shared, row_of};
 use crate::validate::{damaged, fork_note, session_note};
 
 impl TenantDir {
@@ -110,7 +110,7 @@ impl TenantDir {
                 let appended = session_log.append(planned, self.options.durability)?;
                 let lines = append.audit.map(|note| PendingAuditLine::of(scope, note, append.now));
                 self.open_logs.insert(append.session, session_log);
-                audit::write_lines(&self.layout, lines.into_iter().collect(), self.options.durability)?;
+                self.write_audit_lines(lines.into_iter().collect())?;
                 return Ok(appended);
             }
             Ok(AppendPlan::Answered(first)) => Ok(first),
@@ -183,8 +183,11 @@ impl TenantDir {
         let mut lines = std::mem::take(&mut session_log.deferred);
         lines.extend(line);
         self.open_logs.remove(session);
-        audit::write_lines(&self.layout, lines, durability)?;
-        self.open(session).map(|_| ())
+        self.write_audit_lines(lines)?;
+        if let Some(disk) = &mut self.open(session)?.disk {
+            disk.is_head_due = true;
+        }
+        Ok(())
     }
 
     pub fn fork(&mut self, scope: &Scope, fork: Fork) -> Result<Head> {
@@ -291,7 +294,8 @@ fn with_copies(log: InMemoryLog<BodyHandle>) -> Result<InMemoryLog<BodyHandle>> 
             turn: entry.meta.turn,
             body: entry.body,
         };
-        rows.push(row_of(place_shared(&rows, draft, seq, parent)?, BodyHandle::Memory(bytes)));
+        let copy = row_of(place_shared(&rows, draft, seq, parent)?, BodyHandle::Memory(bytes));
+        rows.push(LogRow { proof: log.proof_at(seq), ..copy });
     }
     Ok(InMemoryLog::new(log.summary.clone(), rows))
 }

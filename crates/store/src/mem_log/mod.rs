@@ -7,6 +7,7 @@
 //! its source.
 
 mod port;
+mod prove;
 mod read;
 mod row_store;
 mod search;
@@ -14,6 +15,7 @@ mod search;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
+use sapwood_core::entry::proof::Proof;
 use sapwood_core::entry::{Outcome, Record};
 use sapwood_core::port::store::{Append, Appended, Fork, Result};
 use sapwood_core::project::summary::{ForkPoint, Summary};
@@ -67,6 +69,8 @@ pub struct PlannedBatch {
     pub batch: Vec<Placed>,
     /// The bodies' bytes, in the same order.
     pub bodies: Vec<Vec<u8>>,
+    /// The entries' proofs, in the same order.
+    pub proofs: Vec<Option<Proof>>,
     pub key: Option<String>,
     pub request: Option<String>,
     source: Source,
@@ -135,13 +139,14 @@ impl<B: StoredBody> InMemoryLog<B> {
         let lease = self.lease.as_ref().map(|lease| lease.at(&clock.read()));
         validate::check_append(scope, &self.summary, append, lease)?;
         let mut planned = self.place(append.drafts.clone(), &scope.principal, has_blob)?;
+        self.prove(&mut planned, &append.salts);
         planned.key.clone_from(&append.idempotency_key);
         planned.request.clone_from(&append.request);
         planned.source = append.source;
         Ok(AppendPlan::Write(planned))
     }
 
-    /// Assigns positions after the end of the log to drafts.
+    /// Assigns positions after the end of the log to drafts. The batch has no proofs yet.
     pub fn place(
         &self,
         drafts: Vec<Draft>,
@@ -158,7 +163,8 @@ impl<B: StoredBody> InMemoryLog<B> {
             || self.random_bits.as_ref().map_or_else(validate::random_bits, |random_bits| random_bits());
         let batch = place(&mut tip, drafts, by, &mut self.lookup(), draw)?;
         let leaf = validate::links_of_leaf(&tip, &batch, &mut self.lookup())?;
-        Ok(PlannedBatch { batch, bodies, key: None, request: None, source: Source::Own, tip, leaf })
+        let proofs = vec![None; batch.len()];
+        Ok(PlannedBatch { batch, bodies, proofs, key: None, request: None, source: Source::Own, tip, leaf })
     }
 
     /// Commits a planned batch. `stored` contains the location of each body. The log must not have
@@ -167,8 +173,8 @@ impl<B: StoredBody> InMemoryLog<B> {
         debug_assert_eq!(planned.batch.len(), stored.len());
         self.summary.apply_batch(&planned.batch, planned.source, &planned.tip, planned.leaf);
         let mut entries = Vec::with_capacity(planned.batch.len());
-        for (placed, body) in planned.batch.into_iter().zip(stored) {
-            let row = row_of(placed, body);
+        for ((placed, body), proof) in planned.batch.into_iter().zip(stored).zip(planned.proofs) {
+            let row = LogRow { proof, ..row_of(placed, body) };
             entries.push((row.meta.seq, row.meta.id));
             self.record_turn(&row);
             self.rows.push(row);
@@ -232,7 +238,9 @@ impl<B: StoredBody> InMemoryLog<B> {
         if drafts.is_empty() {
             return Ok(None);
         }
-        self.place(drafts, by, has_blob).map(Some)
+        let mut planned = self.place(drafts, by, has_blob)?;
+        self.prove(&mut planned, &[]);
+        Ok(Some(planned))
     }
 
     /// Returns whether this session refers to the blob, in its own or in shared entries.
@@ -285,6 +293,7 @@ pub fn fork_point_at<B>(rows: &Arc<RowStore<B>>, seq: Seq) -> Result<ForkPoint> 
     validate::fork_point(None, (seq, row.meta.id), &mut RowLookup { rows, session: None })
 }
 
+/// Returns the row of a placed entry, without a proof.
 pub fn row_of<B>(placed: Placed, body: B) -> LogRow<B> {
     let ended = match &placed.entry.body {
         Body::TurnEnded(ended) => Some(ended.outcome),
@@ -297,6 +306,7 @@ pub fn row_of<B>(placed: Placed, body: B) -> LogRow<B> {
         snapshot: placed.snapshot,
         ended,
         blobs: blobs.into_iter().collect(),
+        proof: None,
         body,
     }
 }

@@ -6,6 +6,7 @@ macro_rules! impl_log {
     ($store:ty) => {
         const _: () = {
             use sapwood_core::entry::Meta;
+            use sapwood_core::entry::proof::StoredEntry;
             use sapwood_core::port::store::{Append, Appended, Log, PathSlice, Result, Until};
             use sapwood_core::{EntryId, Kind, Record, Right, Scope, Seq, SessionId};
 
@@ -23,6 +24,16 @@ macro_rules! impl_log {
                     limit: usize,
                 ) -> Result<Vec<Record>> {
                     self.with_log(scope, session, Right::Read, |log| log.read_after(None, after, limit))
+                }
+
+                async fn read_proofs(
+                    &self,
+                    scope: &Scope,
+                    session: &SessionId,
+                    after: Seq,
+                    limit: usize,
+                ) -> Result<Vec<StoredEntry>> {
+                    self.with_log(scope, session, Right::Read, |log| log.read_proofs(after, limit))
                 }
 
                 async fn read_kinds(

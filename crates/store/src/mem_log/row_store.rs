@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+use sapwood_core::entry::proof::Proof;
 use sapwood_core::entry::{Meta, Outcome};
 use sapwood_core::port::store::Result;
 use sapwood_core::settings::Settings;
@@ -33,6 +34,8 @@ pub struct LogRow<B> {
     pub snapshot: Option<Settings>,
     pub ended: Option<Outcome>,
     pub blobs: Box<[BlobHash]>,
+    /// `None` for an entry that was written before entries had hashes.
+    pub proof: Option<Proof>,
     pub body: B,
 }
 
@@ -120,6 +123,13 @@ impl<B> RowStore<B> {
     /// Returns the blobs that this log's own rows refer to.
     pub fn own_blobs(&self) -> Vec<BlobHash> {
         self.read().refs.keys().copied().collect()
+    }
+
+    /// Returns the seqs of this log's own rows.
+    pub fn own_seqs(&self) -> BTreeSet<Seq> {
+        let rows = &self.read().rows;
+        let present = rows.iter().enumerate().filter(|(_, row)| row.is_some());
+        present.map(|(index, _)| Seq(self.first + 1 + index as u32)).collect()
     }
 
     fn own_refs(&self, blob: &BlobHash) -> Vec<Seq> {

@@ -6,6 +6,8 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use sapwood_core::entry::LOG_VERSION;
+use sapwood_core::entry::proof::{Proof, Salt};
 use sapwood_core::port::store::{Append, Appended, Result};
 use sapwood_core::project::summary::Summary;
 use sapwood_core::tree::{Head, Links, Placed, Tip, place};
@@ -13,18 +15,20 @@ use sapwood_core::{Draft, Right, Scope, SessionId, Source, StoreError, TenantId}
 use tokio::sync::Mutex as AsyncMutex;
 use uuid::Uuid;
 
-use super::append_batch::{APPEND, AppendJob, BatchColumns, PackedBatch};
+use super::append_batch::{AppendJob, BatchColumns, PackedBatch, PackedRow};
 use super::authority;
 use super::blob;
 use super::connection::StoreConnection;
 use super::log::{LogRows, int};
 use super::prefetch::{Prefetched, Stop};
+use super::proofs::{links_to, parents_to_read, prove};
 use super::session_table::{PgLease, RowLock, SessionRow, find};
 use super::writer::AppendOutcome;
 use super::{PgStore, reading};
 use crate::authorize::authorize;
-use crate::compression::{pack_body_in, pack_drafts};
+use crate::compression::{encode_body_in, pack, pack_drafts};
 use crate::database::NamedDatabase;
+use crate::proving::{ContentProof, ParentCache, salt_of};
 use crate::stored_answer::StoredAnswer;
 use crate::validate;
 
@@ -37,6 +41,7 @@ const TRIES_MAX: usize = 100;
 pub(super) struct CachedSession {
     row: SessionRow,
     prefetched: Prefetched,
+    parents: ParentCache,
 }
 
 /// The cache slot of one session, locked while a caller appends to the session.
@@ -55,8 +60,14 @@ impl AppendCache {
     }
 }
 
-fn pack_bodies(format: u32, drafts: &[Draft]) -> Result<Arc<PackedBatch>> {
-    let rows = pack_drafts(drafts, |draft| pack_body_in(format, &draft.body))?;
+/// Encodes, hashes and compresses the bodies of drafts. A salt that is not given is drawn.
+fn pack_bodies(format: u32, drafts: &[Draft], salts: &[Option<Salt>]) -> Result<Arc<PackedBatch>> {
+    let rows = pack_drafts(drafts, |index, draft| {
+        let (kind, json) = encode_body_in(format, &draft.body)?;
+        let is_proven = format >= LOG_VERSION;
+        let content = is_proven.then(|| ContentProof::of(salt_of(salts, index), &json));
+        Ok(PackedRow { kind, body: pack(json), content })
+    })?;
     Ok(Arc::new(PackedBatch { format, rows }))
 }
 
@@ -68,14 +79,14 @@ enum Freshness {
 }
 
 pub(super) async fn append(store: &PgStore, scope: &Scope, append: Append) -> Result<Appended> {
-    let packed = pack_bodies(store.format_to_write(), &append.drafts)?;
+    let packed = pack_bodies(store.format_to_write(), &append.drafts, &append.salts)?;
     let slot = store.append_cache.slot(scope, &append.session);
     let mut held = slot.lock().await;
     let mut lost: Option<Appended> = None;
     for _ in 0..TRIES_MAX {
         let (mut cached, freshness) = match held.take() {
             Some(cached) => (cached, Freshness::Cached),
-            None => match load(store, scope, &append, lost.as_ref()).await? {
+            None => match load(store, scope, &append, packed.format, lost.as_ref()).await? {
                 Loaded::Session(cached) => (*cached, Freshness::Fresh),
                 Loaded::Answer(answer) => return Ok(answer),
             },
@@ -104,14 +115,21 @@ enum Loaded {
 
 /// Reads a session, and checks whether the append is already in its log: under its idempotency key,
 /// or because an earlier attempt was written but its answer was lost.
-async fn load(store: &PgStore, scope: &Scope, append: &Append, lost: Option<&Appended>) -> Result<Loaded> {
-    reading!(store, scope, db => load_from(&db, scope, append, lost).await)
+async fn load(
+    store: &PgStore,
+    scope: &Scope,
+    append: &Append,
+    format: u32,
+    lost: Option<&Appended>,
+) -> Result<Loaded> {
+    reading!(store, scope, db => load_from(&db, scope, append, format, lost).await)
 }
 
 async fn load_from(
     db: &StoreConnection,
     scope: &Scope,
     append: &Append,
+    format: u32,
     lost: Option<&Appended>,
 ) -> Result<Loaded> {
     let mut row = find(db, scope, &append.session, Right::Read, RowLock::No).await?;
@@ -130,7 +148,11 @@ async fn load_from(
     let mut prefetched = Prefetched::new(row.summary.inherited);
     let log = LogRows::open(db, row.pk, row.summary.inherited).await?;
     prefetched.prepare(&log, row.summary.head.leaf, &append.drafts).await?;
-    Ok(Loaded::Session(Box::new(CachedSession { row, prefetched })))
+    let mut parents = ParentCache::default();
+    if let Some(leaf) = row.summary.head.leaf.filter(|_| format >= LOG_VERSION) {
+        links_to(&log, &[leaf]).await?.into_iter().for_each(|(seq, link)| parents.add(seq, link));
+    }
+    Ok(Loaded::Session(Box::new(CachedSession { row, prefetched, parents })))
 }
 
 async fn is_written(db: &StoreConnection, pk: i64, lost: &Appended) -> Result<bool> {
@@ -177,8 +199,10 @@ async fn attempt(
     let (placed, tip, leaf) = place_drafts(store, scope, append, cached).await?;
     cached.row.summary.apply_batch(&placed, append.source, &tip, leaf);
     let answer = validate::answer_of(&placed, tip.head);
+    let proofs = prove_batch(store, scope, cached, &placed, packed).await?;
     let placed = Arc::new(placed);
-    let mut job = AppendJob::new(&cached.row, &placed, packed).with_answer(append, &answer);
+    let job = AppendJob::new(&cached.row, &placed, packed).with_answer(append, &answer);
+    let mut job = job.with_proofs(&proofs);
     if append.source == Source::Imported {
         job.authority = cached.row.summary.authority.as_ref().map(validate::print_json);
     }
@@ -193,6 +217,25 @@ async fn attempt(
         AppendOutcome::Refused { tries: 0 } => Ok(Attempt::Refused(None)),
         AppendOutcome::Refused { .. } => Ok(Attempt::Refused(Some(answer))),
     }
+}
+
+/// Hashes the entries of a batch. Reads a parent's hash only if it is not cached.
+async fn prove_batch(
+    store: &PgStore,
+    scope: &Scope,
+    CachedSession { row, parents, .. }: &mut CachedSession,
+    placed: &[Placed],
+    packed: &PackedBatch,
+) -> Result<Vec<Proof>> {
+    let missing = parents_to_read(placed, packed, parents);
+    let fetched = match missing.is_empty() {
+        true => Vec::new(),
+        false => reading!(store, scope, db => {
+            let log = LogRows::open(&db, row.pk, row.summary.inherited).await?;
+            links_to(&log, &missing).await
+        })?,
+    };
+    Ok(prove(placed, packed, parents, fetched))
 }
 
 async fn check_blobs(store: &PgStore, scope: &Scope, drafts: &[Draft]) -> Result<()> {
@@ -223,7 +266,7 @@ async fn place_drafts(
     store: &PgStore,
     scope: &Scope,
     append: &Append,
-    CachedSession { row, prefetched }: &mut CachedSession,
+    CachedSession { row, prefetched, .. }: &mut CachedSession,
 ) -> Result<PlacedBatch> {
     let (summary, drafts) = (&row.summary, &append.drafts);
     match place_on(prefetched, scope, summary, drafts) {
@@ -246,15 +289,19 @@ pub(super) async fn write_first(
     drafts: &[Draft],
     format: u32,
 ) -> Result<Head> {
-    let packed = pack_bodies(format, drafts)?;
+    let packed = pack_bodies(format, drafts, &[])?;
     let log = LogRows::open(db, row.pk, row.summary.inherited).await?;
     let mut nodes = Prefetched::new(row.summary.inherited);
     let place = |nodes: &mut Prefetched| place_on(nodes, scope, &row.summary, drafts);
     let (placed, tip, leaf) = nodes.run_with_fetches(&log, place).await?;
     row.summary.apply_batch(&placed, Source::Own, &tip, leaf);
-    let job = AppendJob::new(&row, &Arc::new(placed), &packed);
+    let mut parents = ParentCache::default();
+    let fetched = links_to(&log, &parents_to_read(&placed, &packed, &parents)).await?;
+    let proofs = prove(&placed, &packed, &mut parents, fetched);
+    let job = AppendJob::new(&row, &Arc::new(placed), &packed).with_proofs(&proofs);
     let columns = BatchColumns::of(db.tenant.as_str(), std::iter::once(&job));
-    if db.query(APPEND, &columns.params()).await?.is_empty() {
+    let ((sql, count), params) = (columns.statement(), columns.params());
+    if db.query(sql, &params[..count]).await?.is_empty() {
         return Err(db.damaged(format!("session {} was changed while it was being created", row.summary.id)));
     }
     Ok(tip.head)

@@ -3,6 +3,8 @@
 
 use std::sync::Arc;
 
+use sapwood_core::entry::LOG_VERSION;
+use sapwood_core::entry::proof::Proof;
 use sapwood_core::port::store::{Append, Appended, AuditNote};
 use sapwood_core::tree::Placed;
 use sapwood_core::{BlobHash, Kind, Principal, TimestampMs};
@@ -13,18 +15,34 @@ use super::log::int;
 use super::session_table::SessionRow;
 use crate::compression::Packed;
 use crate::match_text::is_searched;
+use crate::proving::ContentProof;
 use crate::stored_answer::StoredAnswer;
 use crate::validate;
 
-pub(super) const APPEND: &str =
+const APPEND: &str =
     "SELECT job, answer FROM append_batch($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12,
      $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29)";
+
+/// Like [`APPEND`], with the proofs of the entries. For log format 3.
+const APPEND_PROVEN: &str =
+    "SELECT job, answer FROM append_proven($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12,
+     $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30)";
+/// The number of parameters of [`APPEND`].
+const APPEND_PARAMS: usize = 29;
 
 /// The bodies of an append, compressed, in one format version.
 pub(super) struct PackedBatch {
     pub format: u32,
-    /// The kind of each row, and its body.
-    pub rows: Vec<(Kind, Packed)>,
+    pub rows: Vec<PackedRow>,
+}
+
+/// A body ready to be written.
+pub(super) struct PackedRow {
+    /// The kind of the row. In an older format it may differ from the kind of the body.
+    pub kind: Kind,
+    pub body: Packed,
+    /// `None` in formats without hashes.
+    pub content: Option<ContentProof>,
 }
 
 /// An append that is ready to be written. It is written only if the session still has `version`.
@@ -41,6 +59,8 @@ pub(super) struct AppendJob {
     placed: Arc<Vec<Placed>>,
     /// The compressed bodies of the entries, in the same order.
     packed: Arc<PackedBatch>,
+    /// The proofs of the entries, in the same order; empty in formats without hashes.
+    proofs: Vec<Vec<u8>>,
     uses: Vec<(i32, BlobHash)>,
     pub audit: Option<(Principal, AuditNote, TimestampMs)>,
     /// The session's authority record, if the entries change it.
@@ -67,6 +87,7 @@ impl AppendJob {
             answer: None,
             placed: placed.clone(),
             packed: packed.clone(),
+            proofs: Vec::new(),
             uses,
             audit: None,
             authority: None,
@@ -81,6 +102,10 @@ impl AppendJob {
         self
     }
 
+    pub fn with_proofs(self, proofs: &[Proof]) -> Self {
+        Self { proofs: proofs.iter().map(Proof::to_bytes).collect(), ..self }
+    }
+
     pub fn pk(&self) -> i64 {
         self.pk
     }
@@ -91,7 +116,7 @@ impl AppendJob {
     }
 
     pub fn bytes(&self) -> usize {
-        self.summary.len() + self.packed.rows.iter().map(|(_, body)| body.bytes.len() + 200).sum::<usize>()
+        self.summary.len() + self.packed.rows.iter().map(|row| row.body.bytes.len() + 250).sum::<usize>()
     }
 }
 
@@ -127,6 +152,7 @@ pub(super) struct BatchColumns<'j> {
     u_job: Vec<i32>,
     u_seq: Vec<i32>,
     u_hash: Vec<&'j [u8]>,
+    e_proof: Vec<Option<&'j [u8]>>,
 }
 
 impl<'j> BatchColumns<'j> {
@@ -150,8 +176,9 @@ impl<'j> BatchColumns<'j> {
         self.j_summary.push(&job.summary);
         self.j_key.push(job.key.as_deref());
         self.j_answer.push(job.answer.as_deref());
-        for (placed, (kind, body)) in job.placed.iter().zip(&job.packed.rows) {
-            self.add_entry(number, placed, *kind, body);
+        for (index, (placed, row)) in job.placed.iter().zip(&job.packed.rows).enumerate() {
+            self.add_entry(number, placed, row.kind, &row.body);
+            self.e_proof.push(job.proofs.get(index).map(Vec::as_slice));
         }
         for (seq, blob) in &job.uses {
             self.u_job.push(number);
@@ -180,8 +207,16 @@ impl<'j> BatchColumns<'j> {
         self.e_body.push(&body.bytes);
     }
 
-    /// Returns the parameters in the order of [`APPEND`].
-    pub fn params(&self) -> [&(dyn ToSql + Sync); 29] {
+    /// Returns the statement for the format of the batch, and the number of its parameters.
+    pub fn statement(&self) -> (&'static str, usize) {
+        match u32::try_from(self.e_version) {
+            Ok(LOG_VERSION..) => (APPEND_PROVEN, APPEND_PARAMS + 1),
+            _ => (APPEND, APPEND_PARAMS),
+        }
+    }
+
+    /// Returns the parameters of [`APPEND_PROVEN`]. [`APPEND`] has all except the last.
+    pub fn params(&self) -> [&(dyn ToSql + Sync); APPEND_PARAMS + 1] {
         [
             &self.tenant,
             &self.j_pk,
@@ -212,6 +247,7 @@ impl<'j> BatchColumns<'j> {
             &self.u_job,
             &self.u_seq,
             &self.u_hash,
+            &self.e_proof,
         ]
     }
 }

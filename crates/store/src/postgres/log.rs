@@ -25,7 +25,7 @@ const FORKS_MAX: i32 = 4_096;
 const CHUNK_ROWS_MIN: i64 = 64;
 const CHUNK_ROWS_MAX: i64 = 2_048;
 
-const COLUMNS: &str = "seq, parent, depth, id, at, kind, version, packing, turn, by, body";
+pub(super) const COLUMNS: &str = "seq, parent, depth, id, at, kind, version, packing, turn, by, body";
 
 /// Converts a number to the database's integer type. Sessions are far too small to exceed it.
 pub(super) fn int(number: u32) -> i32 {
@@ -85,6 +85,11 @@ impl<'d> LogRows<'d> {
         self.levels[0].inherited
     }
 
+    /// Returns the session of a level.
+    pub(super) fn pk_of(&self, level: usize) -> i64 {
+        self.levels[level].pk
+    }
+
     /// Returns this session, followed by the sessions whose rows it shares.
     pub fn lineage(&self) -> impl Iterator<Item = i64> + '_ {
         self.levels.iter().map(|level| level.pk)
@@ -103,7 +108,7 @@ impl<'d> LogRows<'d> {
 
     /// Returns the level that contains an entry's row, and the entry's seq at that level. `seq` is the
     /// entry's seq at level `at`.
-    async fn descend(&self, mut at: usize, mut seq: Seq) -> Result<(usize, Seq)> {
+    pub(super) async fn descend(&self, mut at: usize, mut seq: Seq) -> Result<(usize, Seq)> {
         while seq.0 <= self.levels[at].inherited {
             let gone = || self.db.damaged(format!("shared entry {seq} of session {} is missing", self.pk()));
             let above = self.levels.get(at + 1).ok_or_else(gone)?;
@@ -132,7 +137,7 @@ impl<'d> LogRows<'d> {
     }
 
     /// Converts a row to an entry in this session's numbering, without decoding its body.
-    fn raw(&self, row: &Row, level: usize) -> Result<RawEntry> {
+    pub(super) fn raw(&self, row: &Row, level: usize) -> Result<RawEntry> {
         let own: i32 = row.get(0);
         let seq = seq_of(if level == 0 { own } else { row.get::<_, Option<i32>>(2).unwrap_or(0) });
         let parent = match level {

@@ -17,7 +17,7 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio_postgres::Row;
 
-use super::append_batch::{APPEND, AppendJob, BatchColumns};
+use super::append_batch::{AppendJob, BatchColumns};
 use super::audit::write_lines;
 use super::authority;
 use super::connection::{Mode, StoreConnection};
@@ -198,14 +198,15 @@ impl Queue {
 
     async fn try_persist(&self, tenant: &TenantId, batch: &[QueuedAppend]) -> Result<Vec<Row>> {
         let columns = BatchColumns::of(tenant.as_str(), batch.iter().map(|queued| &queued.job));
+        let ((sql, count), params) = (columns.statement(), columns.params());
         if batch.iter().all(|queued| queued.job.audit.is_none() && queued.job.authority.is_none()) {
             let client = self.pool.get().await.map_err(|error| translate_pool(&error, &self.place))?;
             let to_store_error = |error| translate(&error, &self.place);
-            let append = client.prepare_cached(APPEND).await.map_err(to_store_error)?;
-            return client.query(&append, &columns.params()).await.map_err(to_store_error);
+            let append = client.prepare_cached(sql).await.map_err(to_store_error)?;
+            return client.query(&append, &params[..count]).await.map_err(to_store_error);
         }
         let db = StoreConnection::open(&self.pool, &self.place, tenant, Mode::Write).await?;
-        let rows = db.query(APPEND, &columns.params()).await?;
+        let rows = db.query(sql, &params[..count]).await?;
         let written = rows.iter().filter(|row| row.get::<_, Option<&str>>(1).is_none());
         let job_of = |row: &Row| usize::try_from(row.get::<_, i32>(0) - 1).ok().and_then(|at| batch.get(at));
         let jobs: Vec<&AppendJob> = written.filter_map(job_of).map(|queued| &queued.job).collect();

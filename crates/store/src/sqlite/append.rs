@@ -3,6 +3,7 @@
 //! group.
 
 use rusqlite::params;
+use sapwood_core::entry::proof::{Proof, Salt};
 use sapwood_core::entry::{Draft, LOG_VERSION};
 use sapwood_core::port::store::{Append, Appended, Result};
 use sapwood_core::settings::Settings;
@@ -17,19 +18,22 @@ use super::connection::StoreConnection;
 use super::entry_index::PositionWriter;
 use super::lease::lease_of;
 use super::log::{LogRows, key_of};
+use super::proofs::link_to;
 use super::session_table::{find, store_summary};
 use super::unindexed::UnindexedText;
 use crate::authorize::authorize;
-use crate::compression::{Packed, pack_body, pack_drafts};
+use crate::compression::{Packed, encode_body, pack, pack_drafts};
 use crate::database::NamedDatabase;
 use crate::lease::LeaseClock;
 use crate::match_text::text_of;
+use crate::proving::{ContentProof, ParentCache, missing_parents, prove_batch, salt_of};
 use crate::stored_answer::StoredAnswer;
 use crate::validate;
 
-/// A body ready to be written: compressed, with its searchable text.
+/// A body ready to be written: compressed, with its commitment and its searchable text.
 pub(super) struct PackedBody {
     packed: Packed,
+    content: ContentProof,
     text: Option<String>,
 }
 
@@ -43,7 +47,7 @@ pub(super) struct Batch {
 
 impl Batch {
     pub fn pack(drafts: Vec<Draft>) -> Result<Self> {
-        let packed = pack_bodies(&drafts)?;
+        let packed = pack_bodies(&drafts, &[])?;
         Ok(Self { drafts, packed, source: Source::Own })
     }
 
@@ -55,9 +59,13 @@ impl Batch {
     }
 }
 
-pub(super) fn pack_bodies(drafts: &[Draft]) -> Result<Vec<PackedBody>> {
-    let pack = |draft: &Draft| Ok(PackedBody { packed: pack_body(&draft.body)?, text: text_of(&draft.body) });
-    pack_drafts(drafts, pack)
+/// Encodes, hashes and compresses the bodies of drafts. A salt that is not given is drawn.
+pub(super) fn pack_bodies(drafts: &[Draft], salts: &[Option<Salt>]) -> Result<Vec<PackedBody>> {
+    pack_drafts(drafts, |index, draft| {
+        let json = encode_body(&draft.body)?;
+        let content = ContentProof::of(salt_of(salts, index), &json);
+        Ok(PackedBody { packed: pack(json), content, text: text_of(&draft.body) })
+    })
 }
 
 pub(super) fn append(
@@ -81,7 +89,7 @@ pub(super) fn append(
     if append.source == Source::Imported && cached.row.summary.authority.is_none() {
         authority::derive(db, scope, &mut cached.row.summary)?;
     }
-    let answer = write_batch(db, scope, &mut cached.row, batch, &mut cached.nodes)?;
+    let answer = write_batch(db, scope, &mut cached, batch)?;
     if let Some(key) = &append.idempotency_key {
         store_answer(db, cached.row.pk, key, &StoredAnswer::of(&answer, append.request.clone()))?;
     }
@@ -95,25 +103,25 @@ pub(super) fn append(
 fn load_session(db: &StoreConnection, scope: &Scope, session: &SessionId) -> Result<CachedSession> {
     let row = find(db, scope, session, Right::Read)?;
     let lease = lease_of(db, row.pk)?;
-    Ok(CachedSession { row, lease, nodes: Nodes::default() })
+    Ok(CachedSession { row, lease, nodes: Nodes::default(), parents: ParentCache::default() })
 }
 
 /// Places and writes a batch. All checks run before the first write.
 pub(super) fn write_batch(
     db: &StoreConnection,
     scope: &Scope,
-    row: &mut SessionRow,
+    CachedSession { row, nodes, parents, .. }: &mut CachedSession,
     batch: Batch,
-    nodes: &mut Nodes,
 ) -> Result<Appended> {
     let blobs = batch.find_blobs(db, scope)?;
     let rows = LogRows::with_inherited(db, row.pk, row.summary.inherited)?;
     let mut log = CachingLookup { rows, nodes };
     let mut tip = row.summary.tip();
     let placed = place(&mut tip, batch.drafts, &scope.principal, &mut log, validate::random_bits)?;
+    let proofs = prove(&mut log.rows, parents, &placed, &batch.packed)?;
     let mut positions = PositionWriter::of(db, placed.len());
-    for ((placed, packed), blobs) in placed.iter().zip(batch.packed).zip(blobs) {
-        let arrival = write_entry(db, row, placed, packed)?;
+    for (((placed, packed), proof), blobs) in placed.iter().zip(batch.packed).zip(proofs).zip(blobs) {
+        let arrival = write_entry(db, row, placed, packed, &proof)?;
         positions.add(key_of(row.pk, placed.entry.meta.seq), arrival)?;
         log.nodes.add_placed(placed);
         for blob in blobs {
@@ -131,14 +139,35 @@ pub(super) fn write_batch(
     Ok(validate::answer_of(&placed, tip.head))
 }
 
+/// Hashes the entries of a batch. Reads a parent's hash only if it is not cached.
+fn prove(
+    log: &mut LogRows<'_>,
+    parents: &mut ParentCache,
+    placed: &[Placed],
+    packed: &[PackedBody],
+) -> Result<Vec<Proof>> {
+    let mut fetched = Vec::new();
+    for seq in missing_parents(placed, parents) {
+        fetched.push((seq, link_to(log, seq)?));
+    }
+    let contents = packed.iter().map(|packed| packed.content);
+    Ok(prove_batch(placed, contents, LOG_VERSION, parents, fetched))
+}
+
 /// Writes an entry's row and returns its number.
-fn write_entry(db: &StoreConnection, row: &SessionRow, placed: &Placed, body: PackedBody) -> Result<i64> {
+fn write_entry(
+    db: &StoreConnection,
+    row: &SessionRow,
+    placed: &Placed,
+    body: PackedBody,
+    proof: &Proof,
+) -> Result<i64> {
     let meta = &placed.entry.meta;
     let key = key_of(row.pk, meta.seq);
     let sql =
         "INSERT INTO entries (key, id, parent, at, by, kind, depth, jump, messages, settings, turn, snapshot,
-                                    version, packing, body)
-               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)";
+                                    version, packing, body, proof)
+               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16)";
     let links = placed.links.as_ref();
     let snapshot = placed.snapshot.as_ref().map(|settings| serde_json::json!(settings).to_string());
     db.execute(
@@ -159,6 +188,7 @@ fn write_entry(db: &StoreConnection, row: &SessionRow, placed: &Placed, body: Pa
             LOG_VERSION,
             body.packed.packing,
             body.packed.bytes,
+            proof.to_bytes(),
         ],
     )?;
     let text = body.text.map(|text| UnindexedText { tenant: row.tenant, session: row.pk, text });

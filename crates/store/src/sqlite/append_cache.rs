@@ -1,5 +1,5 @@
 //! The writer's cache of sessions that are being appended to, so that most appends read no rows: the
-//! summary, the lease, and the few nodes that the links of the next entry are computed from.
+//! summary, the lease, and the few nodes and hashes that the next entry's links and hash are computed from.
 //!
 //! It is valid only while no other connection writes. SQLite's data version of the file changes
 //! when another connection commits, and the whole cache is then cleared. A write to a session other
@@ -14,6 +14,7 @@ use sapwood_core::{Scope, Seq, SessionId, TenantId, TimestampMs};
 
 use crate::audit_chain::AuditChain;
 use crate::lease::StoredLease;
+use crate::proving::ParentCache;
 
 /// Maximum number of cached sessions. When it is reached, the cache is cleared, and busy sessions
 /// are cached again.
@@ -48,6 +49,7 @@ pub(super) struct CachedSession {
     pub row: SessionRow,
     pub lease: Option<StoredLease>,
     pub nodes: Nodes,
+    pub parents: ParentCache,
 }
 
 #[derive(Default)]

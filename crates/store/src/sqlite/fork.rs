@@ -6,12 +6,13 @@ use sapwood_core::tree::Head;
 use sapwood_core::{Right, Scope, Seq, StoreError};
 
 use super::append::{Batch, write_batch};
-use super::append_cache::{Nodes, SessionRow};
+use super::append_cache::{CachedSession, Nodes, SessionRow};
 use super::audit::write_line;
 use super::connection::StoreConnection;
 use super::log::LogRows;
 use super::path::read_in_tree;
 use super::session_table::{find, find_by_id, insert};
+use crate::proving::ParentCache;
 use crate::validate::{fork_note, fork_point, is_shared};
 
 pub(super) fn fork(db: &StoreConnection, scope: &Scope, mut fork: Fork) -> Result<Head> {
@@ -31,11 +32,13 @@ pub(super) fn fork(db: &StoreConnection, scope: &Scope, mut fork: Fork) -> Resul
     let pk = insert(db, scope, &summary, base)?;
     write_line(db, scope, fork_note(&fork), fork.new.now)?;
     let listed_at = summary.updated_at;
-    let mut row = SessionRow { pk, tenant: source.tenant, listed_at, summary };
+    let row = SessionRow { pk, tenant: source.tenant, listed_at, summary };
+    let (nodes, parents) = (Nodes::default(), ParentCache::default());
+    let mut session = CachedSession { row, lease: None, nodes, parents };
     if !drafts.is_empty() {
-        write_batch(db, scope, &mut row, Batch::pack(drafts)?, &mut Nodes::default())?;
+        write_batch(db, scope, &mut session, Batch::pack(drafts)?)?;
     }
-    Ok(row.summary.head)
+    Ok(session.row.summary.head)
 }
 
 fn point_at(log: &mut LogRows<'_>, source: &Summary, at: Seq) -> Result<ForkPoint> {

@@ -27,7 +27,7 @@ const FORKS_MAX: usize = 4_096;
 const SKIPPED_ROWS_MAX: u32 = 8;
 
 /// The columns of an entry. The body is last, so that SQLite does not read it unless it is needed.
-const COLUMNS: &str = "key, id, parent, at, by, kind, depth, turn, version, packing, body";
+pub(super) const COLUMNS: &str = "key, id, parent, at, by, kind, depth, turn, version, packing, body";
 
 pub(super) fn key_of(pk: i64, seq: Seq) -> i64 {
     (pk << 32) | i64::from(seq.0)
@@ -56,7 +56,7 @@ pub(super) struct LogRows<'d> {
 
 /// How the reading session numbers a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Numbering {
+pub(super) enum Numbering {
     Own,
     /// By depth: the row belongs to the source of the fork.
     Shared,
@@ -453,7 +453,7 @@ fn base_of(db: &StoreConnection, pk: i64) -> Result<(u32, Option<(i64, Seq)>)> {
     row.at(&db.path)
 }
 
-fn read_step<'r>(db: &StoreConnection, row: &'r Row<'r>, numbering: Numbering) -> Result<PathStep<'r>> {
+pub(super) fn read_step<'r>(db: &StoreConnection, row: &'r Row<'r>, numbering: Numbering) -> Result<PathStep<'r>> {
     let path = &db.path;
     let seq = match numbering {
         Numbering::Own => seq_of(row.get(0).at(path)?),

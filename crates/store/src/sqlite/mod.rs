@@ -5,7 +5,7 @@
 //! plain functions that take a [`connection`]:
 //!
 //! - [`schema`] — the layout
-//! - [`append`] and [`log`] — the entries
+//! - [`append`] and [`log`] — the entries; [`proofs`] — their hashes
 //! - [`path`] — reads of a path
 //! - [`session`], [`session_table`] and [`fork`] — session rows, lists and forks
 //! - [`search`] and [`index`] — full-text search
@@ -36,6 +36,7 @@ mod lease;
 mod log;
 mod memories;
 mod path;
+mod proofs;
 mod read_batcher;
 mod reader;
 mod rebuild_summary;
@@ -57,9 +58,10 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use rusqlite::config::DbConfig;
 use sapwood_core::entry::Meta;
+use sapwood_core::entry::proof::StoredEntry;
 use sapwood_core::port::store::{
     Append, Appended, Audit, AuditLine, AuditNote, Authorities, BlobSink, Blobs, Checksums, Created, Finding,
-    Fork, Hit, Lease, Leases, ListFilter, Log, NewSession, PAGE_ROWS_MAX, Page, PathSlice, Repair, Result,
+    Fork, Hit, Lease, Leases, ListFilter, Log, NewSession, PAGE_ROWS_MAX, Page, PathSlice, Repair, Result, SealReport,
     Search, SearchQuery, Sessions, StoreStatus, Until, Upkeep,
 };
 use sapwood_core::project::summary::{Summary, TurnPositions};
@@ -269,7 +271,7 @@ impl Sessions for SqliteStore {
 impl Log for SqliteStore {
     async fn append(&self, scope: &Scope, append: Append) -> Result<Appended> {
         let scope = scope.clone();
-        let packed = append::pack_bodies(&append.drafts)?;
+        let packed = append::pack_bodies(&append.drafts, &append.salts)?;
         let thread = if append.drafts.len() >= IMPORT_DRAFTS_MIN {
             CommitThread::Writer
         } else {
@@ -293,6 +295,17 @@ impl Log for SqliteStore {
     ) -> Result<Vec<Record>> {
         let limit = limit.min(PAGE_ROWS_MAX);
         self.read_session(scope, session, |log, _| log.read_after(after, limit))
+    }
+
+    async fn read_proofs(
+        &self,
+        scope: &Scope,
+        session: &SessionId,
+        after: Seq,
+        limit: usize,
+    ) -> Result<Vec<StoredEntry>> {
+        let limit = limit.min(PAGE_ROWS_MAX);
+        self.read_session(scope, session, |log, _| log.read_proofs(after, limit))
     }
 
     async fn read_kinds(
@@ -500,6 +513,12 @@ impl Upkeep for SqliteStore {
 
     async fn add_checksums(&self) -> Result<Option<Checksums>> {
         self.writer.run_exclusive(seal::seal).map(Some)
+    }
+
+    async fn seal_entries(&self, scope: &Scope) -> Result<SealReport> {
+        let mut sealer = self.writer.run_exclusive(|db| proofs::Sealer::new(db, scope))?;
+        while self.writer.run_exclusive(|db| sealer.seal_some(db))? {}
+        Ok(SealReport { entries: sealer.sealed, ..SealReport::default() })
     }
 
     async fn status(&self) -> Result<StoreStatus> {

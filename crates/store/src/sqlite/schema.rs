@@ -32,7 +32,7 @@ impl SchemaLayout {
 }
 
 const LAYOUT: SchemaLayout = SchemaLayout {
-    newest: &[LOG_2, COMMON, KEYS, MEMORIES, INDEX, PLACES, PIECES, AUDIT, LEASE_TERMS, AUTHORITY],
+    newest: &[LOG_2, COMMON, KEYS, MEMORIES, INDEX, PLACES, PIECES, AUDIT, LEASE_TERMS, AUTHORITY, PROOFS],
     steps: &[FIRST, SECOND, THIRD, FOURTH, FIFTH, SIXTH, SEVENTH, EIGHTH, NINTH, TENTH, ELEVENTH],
 };
 const FIRST: Script = &[COMMON, LOG_1];
@@ -46,8 +46,9 @@ const EIGHTH: Script = &[AUDIT];
 const NINTH: Script = &[LEASE_TERMS, AUTHORITY];
 /// Marks that the file may contain entries of log format 3, which earlier versions cannot read.
 const TENTH: Script = &[];
-/// Marks that the pages of the file may have checksums, which earlier versions would not update.
-const ELEVENTH: Script = &[];
+/// Adds the proofs of entries. Also marks that the pages of the file may have checksums, which earlier versions would not
+/// update.
+const ELEVENTH: Script = &[PROOFS];
 
 /// Delay between two attempts to get a lock that SQLite does not wait for.
 const RETRY_DELAY_MS: u64 = 5;
@@ -119,6 +120,20 @@ INSERT INTO session_audit
   SELECT session, key FROM audit a
   WHERE session NOT NULL AND key <= (SELECT max(key) FROM audit WHERE key < ((a.key >> 40) + 1) << 40) / 4096 * 4096
   ORDER BY session, key;
+";
+
+/// The hash of each entry, see [`super::proofs`]. NULL for entries that an earlier version wrote.
+const PROOFS: &str = "
+ALTER TABLE entries ADD COLUMN proof BLOB;
+DROP VIEW log;
+CREATE VIEW log AS
+  SELECT p.key AS key, e.arrival AS arrival, id, parent, at, by, kind, depth, jump, messages, settings, turn, snapshot,
+         version, packing, body, proof
+  FROM places p CROSS JOIN entries e ON e.arrival = p.arrival AND e.key = p.key
+  UNION ALL
+  SELECT p.key, e.arrival, id, parent, at, by, kind, depth, jump, messages, settings, turn, snapshot,
+         version, packing, body, proof
+  FROM recent_places p CROSS JOIN entries e ON e.arrival = p.arrival AND e.key = p.key;
 ";
 
 /// Which entries of each session this store wrote itself, see [`super::authority`]. NULL for

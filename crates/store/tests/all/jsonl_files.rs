@@ -90,6 +90,21 @@ fn log_file(dir: &Path) -> PathBuf {
     logs.remove(0)
 }
 
+/// Remove the checksums and hashes of lines, as if an earlier version had written them.
+pub fn without_sums(text: &str) -> String {
+    let strip = |line: &str| match serde_json::from_str::<serde_json::Value>(line) {
+        Ok(mut value) => {
+            for field in ["sum", "salt", "hash"] {
+                let member = value[field].as_str().map(|text| format!(",\"{field}\":\"{text}\""));
+                value["line"] = value["line"].as_str().unwrap_or(line).replace(&member.unwrap_or_default(), "").into();
+            }
+            value["line"].as_str().unwrap().to_owned()
+        }
+        Err(_) => line.to_owned(),
+    };
+    text.lines().map(|line| strip(line) + "\n").collect()
+}
+
 /// Return the content of all files in the directory as one text.
 fn all_bytes(dir: &Path) -> String {
     let mut all = String::new();
@@ -319,7 +334,7 @@ fn a_newer_file_is_refused() {
         create_with(&open(dir.path()), "s", &["one"]).await;
         let path = log_file(dir.path());
         let text = fs::read_to_string(&path).unwrap().replace("\"version\":3", "\"version\":99");
-        fs::write(&path, text).unwrap();
+        fs::write(&path, without_sums(&text)).unwrap();
         let error = open(dir.path()).summary(&ana(), &id("s")).await.unwrap_err();
         assert!(matches!(error, StoreError::TooNew { found: 99, .. }), "{error:?}");
     });
@@ -423,8 +438,9 @@ fn a_wrong_index_is_detected_and_rebuilt() {
             fs::read_to_string(&index).unwrap().replace("\"preview\":\"hello\"", "\"preview\":\"forged\"");
         fs::write(&index, format!("{wrong}half a li")).unwrap();
         let store = open(dir.path());
-        assert_ne!(store.list(&ana(), &ListFilter::default()).await.unwrap(), right);
-        let findings = store.check(&operator(), Repair::No).await.unwrap();
+        assert_eq!(store.list(&ana(), &ListFilter::default()).await.unwrap(), right, "a bad line is ignored");
+        fs::write(&index, wrong).unwrap();
+        let findings = open(dir.path()).check(&operator(), Repair::No).await.unwrap();
         assert!(findings.iter().any(|finding| finding.rule == "cache" && !finding.repaired), "{findings:?}");
         let findings = open(dir.path()).check(&operator(), Repair::Yes).await.unwrap();
         assert!(findings.iter().any(|finding| finding.rule == "cache" && finding.repaired), "{findings:?}");

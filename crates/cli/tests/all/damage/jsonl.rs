@@ -64,14 +64,32 @@ fn a_torn_batch_is_truncated_and_saved_at_every_offset() {
 fn a_torn_end_is_reported_by_the_doctor_and_the_next_append_works() {
     let (world, session, file) = session_file();
     let whole = std::fs::read(&file).unwrap();
-    std::fs::write(&file, &whole[..whole.len() - 20]).unwrap();
+    let starts = line_starts(&whole);
+    let half_a_line = &whole[starts[starts.len() - 2]..whole.len() - 20];
+    std::fs::write(&file, [&whole[..], half_a_line].concat()).unwrap();
     let ran = world.run(&["doctor", "--json"]);
     assert_eq!((ran.status, ran.error()["code"].as_str()), (Some(1), Some("doctor.findings")));
     assert!(ran.out().contains("\"torn\"") && ran.out().contains("_seeded.jsonl.torn"), "{}", ran.out());
     assert_healthy(&world);
     world.add_messages(&session, &["u:after the crash"]);
     let log = read_log(&world, &session);
-    assert_eq!((log.len(), log[3].text.as_str()), (4, "after the crash"));
+    assert_eq!((log.len(), log[6].text.as_str()), (7, "after the crash"));
+}
+
+#[test]
+fn a_lost_end_of_a_closed_file_is_damage_and_is_accepted_only_by_a_repair() {
+    let (world, session, file) = session_file();
+    let whole = std::fs::read(&file).unwrap();
+    let starts = line_starts(&whole);
+    for end in [starts[starts.len() - 2], starts[starts.len() - 4], whole.len() - 20] {
+        std::fs::write(&file, &whole[..end]).unwrap();
+        assert_refused(&world, &world.path("store.jsonl"), &session, "store.damaged");
+        assert!(assert_reported(&world, &world.path("store.jsonl")).contains("its end is missing"));
+    }
+    std::fs::write(&file, &whole[..starts[starts.len() - 4]]).unwrap();
+    assert_eq!(world.fail(1, &["doctor", "--repair"])["code"], "doctor.findings");
+    assert_eq!(read_log(&world, &session).len(), 3);
+    world.ok(&["doctor"]);
 }
 
 #[test]
@@ -113,7 +131,9 @@ fn one_damaged_session_does_not_hide_the_others() {
     world.ok(&["import", other.to_str().unwrap()]);
     std::fs::write(&file, "no header\n").unwrap();
     assert_eq!(world.fail(1, &["info", &session])["code"], "store.damaged");
-    let listed = world.lines(&["ls"]);
+    let ran = world.run(&["ls", "--json"]);
+    assert_eq!((ran.status, ran.error()["code"].as_str()), (Some(1), Some("store.incomplete")));
+    let listed = crate::harness::parse_lines(&ran.out());
     assert_eq!((listed.len(), &listed[0]["id"]), (1, &serde_json::Value::from("other")));
     assert_eq!(world.texts("other", None), ["still here"]);
 }
