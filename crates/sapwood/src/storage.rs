@@ -52,8 +52,8 @@ pub use sapwood_core::port::memory::{Memories, Memory, MemoryFilter};
 pub use sapwood_core::port::store::{
     Append, Appended, Audit, AuditAction, AuditLine, AuditNote, Authorities, BlobSink, Blobs, Checksums,
     Created, Expect, Finding, Fork, Hit, Lease, Leases, ListFilter, ListOrder, Log, NewSession, Page,
-    PathSlice, Repair, Result, SealReport, Search, SearchQuery, Sessions, Store, StoreError, StoreStatus, Until,
-    Upkeep,
+    PathSlice, Repair, Result, SealReport, Search, SearchQuery, Sessions, Store, StoreError, StoreStatus,
+    Until, Upkeep,
 };
 pub use sapwood_core::project::summary::{Lineage, Origin, QueuedInput, Summary, TurnPositions};
 pub use sapwood_core::scope::{Principal, Scope};

@@ -81,7 +81,8 @@ impl TenantDir {
         match self.load(stem, 0) {
             Err(error) if head_file::is_lost_end(&error, &log) && repair == Repair::Yes => {
                 let aside = head_file::set_aside(&log)?;
-                let what = format!("{error}; this could not be repaired, and is recorded in {}", aside.display());
+                let what =
+                    format!("{error}; this could not be repaired, and is recorded in {}", aside.display());
                 findings.push(finding("damaged", log.display().to_string(), what));
                 self.load_or_report(stem, Repair::No, findings)
             }

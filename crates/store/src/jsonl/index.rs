@@ -96,7 +96,10 @@ impl Index {
         if unsaved.is_empty() {
             return Ok(());
         }
-        if self.is_torn || self.bad_lines > 0 || self.lines_on_disk + unsaved.len() > 2 * self.lines.len() + SPARE_LINES_MAX {
+        if self.is_torn
+            || self.bad_lines > 0
+            || self.lines_on_disk + unsaved.len() > 2 * self.lines.len() + SPARE_LINES_MAX
+        {
             return self.rewrite(layout);
         }
         let mut out = Vec::new();

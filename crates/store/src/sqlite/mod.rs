@@ -61,8 +61,8 @@ use sapwood_core::entry::Meta;
 use sapwood_core::entry::proof::StoredEntry;
 use sapwood_core::port::store::{
     Append, Appended, Audit, AuditLine, AuditNote, Authorities, BlobSink, Blobs, Checksums, Created, Finding,
-    Fork, Hit, Lease, Leases, ListFilter, Log, NewSession, PAGE_ROWS_MAX, Page, PathSlice, Repair, Result, SealReport,
-    Search, SearchQuery, Sessions, StoreStatus, Until, Upkeep,
+    Fork, Hit, Lease, Leases, ListFilter, Log, NewSession, PAGE_ROWS_MAX, Page, PathSlice, Repair, Result,
+    SealReport, Search, SearchQuery, Sessions, StoreStatus, Until, Upkeep,
 };
 use sapwood_core::project::summary::{Summary, TurnPositions};
 use sapwood_core::tree::{Head, nth_message};
