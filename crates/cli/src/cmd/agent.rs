@@ -4,6 +4,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
+use sapwood::store::DamagedLog;
 use serde::Serialize;
 
 use super::agent_adopt::{self, AdoptArgs};
@@ -55,7 +56,7 @@ Examples:
 
 pub async fn run(args: AgentArgs, global: &Global) -> Result<()> {
     if let AgentCommand::Adopt(args) = args.command {
-        let mut app = App::open(global)?;
+        let mut app = App::open(global, DamagedLog::Refuse)?;
         Box::pin(agent_adopt::run(&mut app, args)).await?;
         return Ok(app.out.flush()?);
     }
