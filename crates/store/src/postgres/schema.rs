@@ -143,29 +143,32 @@ impl Migration<'_> {
         }
     }
 
+    /// The SQL of a step, for a transaction.
+    fn step(&self, number: usize) -> String {
+        let prepare = match number {
+            0 => "CREATE SCHEMA IF NOT EXISTS sapwood; CREATE TABLE sapwood.layout (step integer PRIMARY KEY);",
+            _ => "",
+        };
+        format!(
+            "{prepare} SET LOCAL search_path = sapwood; SET LOCAL row_security = off;
+             {LIFT_POLICIES} {}; {FORCE_POLICIES}
+             INSERT INTO sapwood.layout VALUES ({}); {}\n",
+            self.steps[number],
+            number + 1,
+            grants(),
+        )
+    }
+
     async fn apply_steps(&self) -> Result<()> {
         let found = self.applied_steps().await?;
         let wanted = self.wanted(found);
-        for (number, step) in self.steps.iter().enumerate().take(wanted).skip(found.unwrap_or(0)) {
-            let prepare = match number {
-                0 => {
-                    "CREATE SCHEMA IF NOT EXISTS sapwood; CREATE TABLE sapwood.layout (step integer PRIMARY KEY);"
-                }
-                _ => "",
-            };
-            let sql = format!(
-                "BEGIN; {prepare} SET LOCAL search_path = sapwood; SET LOCAL row_security = off;
-                 {LIFT_POLICIES} {step}; {FORCE_POLICIES}
-                 INSERT INTO sapwood.layout VALUES ({}); {} COMMIT",
-                number + 1,
-                grants(),
-            );
-            let applied = self.batch(&sql).await;
-            if applied.is_err() {
-                self.batch("ROLLBACK").await?;
-            }
-            applied?;
+        let steps: String = (found.unwrap_or(0)..wanted).map(|number| self.step(number)).collect();
+        // One transaction: a new database whose creation is interrupted must not look like one of the previous version.
+        let applied = self.batch(&format!("BEGIN; {steps} COMMIT")).await;
+        if applied.is_err() {
+            self.batch("ROLLBACK").await?;
         }
+        applied?;
         match self.has_additions().await? {
             true => Ok(()),
             false => self.batch(ADDITIONS).await,
@@ -336,6 +339,15 @@ mod tests {
         assert_eq!(query(&url, half), "0");
         assert_rows_are_intact(&url);
         migrate_with(&url, &steps_and(NEXT)).unwrap();
+    }
+
+    #[test]
+    fn an_interrupted_creation_does_not_look_like_a_database_of_the_previous_version() {
+        let url = cluster::shared().new_database();
+        migrate_with(&url, &steps_and(FAILING)).unwrap_err();
+        assert_eq!(query(&url, "SELECT count(*) FROM pg_namespace WHERE nspname = 'sapwood'"), "0");
+        drop(PgStore::open(&url).unwrap());
+        assert_eq!(query(&url, "SELECT max(step) FROM sapwood.layout"), STEPS.len().to_string());
     }
 
     #[test]
