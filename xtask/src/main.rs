@@ -2,14 +2,17 @@
 //! clippy, the tidy checks and all tests, including the browser tests, and ends with a summary of the failures.
 //! `cargo xtask tidy` runs only the tidy checks. `cargo xtask api` checks the façade's public API. `cargo xtask console`
 //! builds the console, which the next `cargo build` embeds in the binary. `cargo xtask compat` runs the previous version and
-//! this one on one PostgreSQL database.
+//! this one on one PostgreSQL database. `cargo xtask audit` checks the dependencies, and `cargo xtask fuzz` runs the fuzz
+//! targets.
 
 mod api;
 mod arrows;
+mod audit;
 mod cited_tests;
 mod compat;
 mod console;
 mod functions;
+mod fuzz;
 mod imports;
 mod install;
 mod prose;
@@ -44,7 +47,12 @@ fn main() -> Result<()> {
         "api" => api::run(&root, Snapshot::Check),
         "console" => console::build(&root),
         "compat" => compat::run(&root),
-        _ => bail!("usage: cargo xtask test | tidy | api [--update] | console | compat"),
+        "audit" => audit::run(&root),
+        "fuzz" => fuzz::run(&root, &std::env::args().skip(2).collect::<Vec<_>>()),
+        _ => bail!(
+            "usage: cargo xtask test | tidy | api [--update] | console | compat | audit | \
+             fuzz [TARGET …] [--seconds N]"
+        ),
     }
 }
 
