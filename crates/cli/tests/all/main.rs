@@ -35,6 +35,7 @@ mod memory;
 mod migrate;
 mod models;
 mod openai;
+mod sandbox;
 mod sdk;
 mod serve;
 mod servers;
