@@ -48,6 +48,33 @@ pub fn system_packages(programs: &[Program], probes: &[Program]) -> Result<()> {
     run(&install)
 }
 
+/// Install a cargo subcommand if it is missing. Building it takes some minutes.
+pub fn cargo_program(name: &str) -> Result<()> {
+    let program = format!("cargo-{name}");
+    if is_installed(&program) {
+        return Ok(());
+    }
+    eprintln!("$ cargo install --locked {program}");
+    let status = Command::new(env!("CARGO")).args(["install", "--locked", &program]).status();
+    match status.is_ok_and(|status| status.success()) {
+        true => Ok(()),
+        false => bail!("{program} is missing and could not be installed: run `cargo install --locked {program}`"),
+    }
+}
+
+/// Install a Rust toolchain if it is missing.
+pub fn toolchain(name: &str) -> Result<()> {
+    if succeeds(&format!("rustc +{name} --version")) {
+        return Ok(());
+    }
+    let install = format!("rustup toolchain install {name} --profile minimal");
+    eprintln!("$ {install}");
+    match succeeds(&install) {
+        true => Ok(()),
+        false => bail!("the toolchain {name} is missing and could not be installed: run `{install}`"),
+    }
+}
+
 fn is_installed(program: &str) -> bool {
     succeeds(&format!("command -v {program}"))
 }

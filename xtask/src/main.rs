@@ -11,14 +11,18 @@
 //! | `torture [FACTOR]` | repeat the tests with faults many times |
 //! | `flips [OPTIONS]` | flip bits in the files of a store |
 //! | `load [--quick]` | measure a server under load |
+//! | `audit` | check the dependencies |
+//! | `fuzz [TARGET …] [--seconds N]` | run the fuzz targets |
 
 mod api;
 mod arrows;
+mod audit;
 mod cited_tests;
 mod compat;
 mod console;
 mod flips;
 mod functions;
+mod fuzz;
 mod imports;
 mod install;
 mod prose;
@@ -51,6 +55,8 @@ const COMMANDS: &[&str] = &[
     "torture [FACTOR]",
     "flips [OPTIONS]",
     "load [--quick]",
+    "audit",
+    "fuzz [TARGET …] [--seconds N]",
 ];
 
 const NOT_BUILT: &str = "a required build failed";
@@ -65,6 +71,8 @@ fn main() -> Result<()> {
         "api" => api::run(&root, Snapshot::Check),
         "console" => console::build(&root),
         "compat" => compat::run(&root),
+        "audit" => audit::run(&root),
+        "fuzz" => fuzz::run(&root, &std::env::args().skip(2).collect::<Vec<_>>()),
         "torture" => torture::run(&root, std::env::args().nth(2).as_deref()),
         "flips" => flips::run(&root, &std::env::args().skip(2).collect::<Vec<_>>()),
         "load" => load(&root),

@@ -62,6 +62,30 @@ fn a_disk_without_a_free_byte_is_reported_and_nothing_hangs() {
 }
 
 #[test]
+fn a_session_can_be_erased_from_a_full_disk() {
+    in_own_mounts("disk::a_session_can_be_erased_from_a_full_disk", |scheme| {
+        // Large enough for the space that a store reserves.
+        let disk = SmallDisk::mount_of(scheme, "320m");
+        let session = seed(&disk.world);
+        disk.world.ok(&["new", "--id", "other"]);
+        disk.world.add_messages(&session, &[&format!("u:{}", "moss ".repeat(20_000))]);
+        disk.fill(usize::MAX);
+        let erase = |session: &str| {
+            let ran = disk.world.run(&["erase", session, "--yes"]);
+            assert_eq!(ran.status, Some(0), "{}", ran.stderr);
+        };
+        erase(&session);
+        let listed = disk.world.lines(&["ls"]);
+        assert!(listed.len() == 1 && listed[0]["id"] == "other", "{listed:?}");
+        assert!(!disk.contains(b"moss moss"), "the erased text is still on the disk");
+        // And again, with what is left of the reserved space.
+        erase("other");
+        disk.free_space();
+        assert_healthy(&disk.world);
+    });
+}
+
+#[test]
 fn a_read_only_store_can_be_read() {
     in_own_mounts("disk::a_read_only_store_can_be_read", |scheme| {
         let disk = SmallDisk::mount(scheme);
@@ -182,23 +206,45 @@ fn inject_until_full(disk: &SmallDisk, session: &str) -> Vec<LoggedMessage> {
     messages
 }
 
-/// A file system of one megabyte that contains a store.
+/// A small file system that contains a store.
 struct SmallDisk {
     world: World,
 }
 
 impl SmallDisk {
     fn mount(scheme: &str) -> Self {
+        Self::mount_of(scheme, "1m")
+    }
+
+    fn mount_of(scheme: &str, size: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().join("mnt");
         std::fs::create_dir(&root).unwrap();
         let world = World { url: url(scheme, &root.join(format!("store.{scheme}"))), dir };
-        run("mount", &["-t", "tmpfs", "-o", "size=1m", "sapwood-test", root.to_str().unwrap()]);
+        let size = format!("size={size}");
+        run("mount", &["-t", "tmpfs", "-o", &size, "sapwood-test", root.to_str().unwrap()]);
         Self { world }
     }
 
     fn root(&self) -> PathBuf {
         self.world.path("mnt")
+    }
+
+    /// Whether a file on the disk contains these bytes.
+    fn contains(&self, text: &[u8]) -> bool {
+        let mut dirs = vec![self.root()];
+        while let Some(dir) = dirs.pop() {
+            for path in std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()) {
+                if path.is_dir() {
+                    dirs.push(path);
+                } else if path.file_name().is_none_or(|name| name != "filler")
+                    && std::fs::read(&path).unwrap().windows(text.len()).any(|part| part == text)
+                {
+                    return true;
+                }
+            }
+        }
+        false
     }
 
     fn remount(&self, how: &str) {

@@ -37,6 +37,7 @@ mod migrate;
 mod models;
 mod openai;
 mod proofs;
+mod sandbox;
 mod sdk;
 mod serve;
 mod servers;

@@ -41,6 +41,7 @@ mod read_batcher;
 mod reader;
 mod rebuild_summary;
 mod recovery;
+mod reserve;
 mod schema;
 mod seal;
 mod search;
@@ -83,6 +84,7 @@ use head::{HeadOnClose, Position};
 use log::LogRows;
 use read_batcher::ReadBatcher;
 use reader::Readers;
+use reserve::SpaceReserve;
 use session_table::find;
 use watch::Watcher;
 use writer::{CommitThread, Writer, blocking};
@@ -99,6 +101,7 @@ pub struct SqliteStore {
     path: PathBuf,
     health: PathHealth,
     durability: Durability,
+    reserve: SpaceReserve,
     lease_clock: Arc<dyn LeaseClock>,
     // Dropped in this order: the last connection to close checkpoints the write-ahead log, so that
     // connection must be writable.
@@ -123,6 +126,13 @@ impl Drop for SqliteStore {
 impl SqliteStore {
     /// Opens a file and creates it if it does not exist. Blocks the thread.
     pub fn open(path: PathBuf, options: OpenOptions) -> Result<Self> {
+        let reserve = SpaceReserve::of(&path);
+        let store = reserve.use_if_full(|| Self::open_file(path.clone(), options.clone()))?;
+        reserve.create();
+        Ok(store)
+    }
+
+    fn open_file(path: PathBuf, options: OpenOptions) -> Result<Self> {
         create_private_file(&path)?;
         let key = options.key;
         // A file that is not a Sapwood store, or is too new, must not be changed. So an existing
@@ -141,6 +151,7 @@ impl SqliteStore {
         let _checkpointer = Checkpointer::start(&mut db, key)?;
         Ok(Self {
             health: PathHealth::new(&path),
+            reserve: SpaceReserve::of(&path),
             path,
             durability,
             lease_clock: Arc::new(BootClock::default()),
@@ -243,9 +254,21 @@ impl Sessions for SqliteStore {
     }
 
     async fn erase(&self, scope: &Scope, session: &SessionId, now: TimestampMs) -> Result<()> {
-        let (scope, session) = (scope.clone(), session.clone());
-        self.writer.write(move |db| erase::erase(db, &scope, &session, now)).await?;
-        self.checkpoint_wal()
+        let erase = || {
+            let (scope, session) = (scope.clone(), session.clone());
+            self.writer.write(move |db| erase::erase(db, &scope, &session, now))
+        };
+        match erase().await {
+            Err(StoreError::DiskFull { .. }) => {
+                // The log's own space can be used as well.
+                let _ = self.checkpoint_wal();
+                self.reserve.release();
+                let erased = erase().await.and_then(|()| self.checkpoint_wal());
+                self.reserve.refill();
+                erased
+            }
+            erased => erased.and_then(|()| self.checkpoint_wal()),
+        }
     }
 
     async fn heads(&self, scope: &Scope, sessions: &[SessionId]) -> Result<Vec<Option<Seq>>> {
