@@ -25,6 +25,7 @@ mod page;
 mod path_health;
 mod permissions;
 pub mod postgres;
+mod records;
 pub mod sqlite;
 mod stored_answer;
 mod tokenize;

@@ -30,6 +30,7 @@ mod keys;
 pub mod layout;
 mod lease;
 mod memories;
+mod records;
 mod session_log;
 mod tenant;
 mod write;

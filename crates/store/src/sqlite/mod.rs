@@ -37,6 +37,7 @@ mod path;
 mod read_batcher;
 mod reader;
 mod rebuild_summary;
+mod records;
 mod schema;
 mod search;
 mod session;
@@ -114,6 +115,7 @@ impl SqliteStore {
         let mut db = StoreConnection::open(&path, Mode::Write, key.as_ref())?;
         db.conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, keep_wal).at(&path)?;
         schema::migrate(&db.conn, &path)?;
+        records::add_tables(&db.conn).at(&path)?;
         sweep_uploads(&db);
         db.conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, false).at(&path)?;
         let readers = Readers::new(Mode::Read, path.clone(), key.clone());
