@@ -47,7 +47,20 @@ const GROUPS: &[(&str, &[&str])] = &[
     ("Automate", &["flow", "agent", "model", "skill", "hook", "trigger"]),
     (
         "Operate",
-        &["serve", "key", "tenant", "store", "doctor", "bench", "keychain", "completions", "version", "help"],
+        &[
+            "serve",
+            "key",
+            "tenant",
+            "hold",
+            "retention",
+            "store",
+            "doctor",
+            "bench",
+            "keychain",
+            "completions",
+            "version",
+            "help",
+        ],
     ),
 ];
 /// The description of `help`, which clap adds only when it builds the parser. Repeated here for the list of groups.
@@ -126,6 +139,8 @@ pub enum Command {
     Bench(cmd::bench::BenchArgs),
     Agent(cmd::agent::AgentArgs),
     Model(cmd::model::ModelArgs),
+    Hold(cmd::hold::HoldArgs),
+    Retention(cmd::retention::RetentionArgs),
     Hook(cmd::hook::HookArgs),
     Skill(cmd::skill::SkillArgs),
     Trigger(cmd::trigger::TriggerArgs),

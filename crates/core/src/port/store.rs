@@ -15,8 +15,8 @@ pub use crate::port::blob::{BLOB_BYTES_MAX, BLOB_CHUNK_BYTES_MAX, BlobSink, Blob
 use crate::port::keys::Keys;
 use crate::port::memory::Memories;
 pub use crate::port::new_session::NewSession;
-use crate::port::records::Records;
 pub use crate::port::page::{PAGE_BYTES, PAGE_ROWS_MAX, Page, bytes_of_page, is_full_page};
+use crate::port::records::Records;
 pub use crate::port::store_error::{Result, StoreError};
 use crate::project::context_state::ContextState;
 use crate::project::summary::{Summary, TurnPositions};

@@ -120,7 +120,8 @@ impl PersonalData<'_> {
         }
         let holds = self.hold_list(scope).await?;
         for memory in self.memories_of(scope, subject).await? {
-            let is_held = matches!(&memory.belongs, Belongs::To(owner) if holds.of_principal(owner).is_some());
+            let is_held =
+                matches!(&memory.belongs, Belongs::To(owner) if holds.of_principal(owner).is_some());
             if !is_held && self.forget(scope, &memory).await? {
                 report.memories += 1;
             }
@@ -174,8 +175,7 @@ impl PersonalData<'_> {
     /// The summaries of a subject's sessions.
     pub async fn sessions_of(self, scope: &Scope, subject: &DataSubject) -> Result<Vec<Summary>> {
         check_operator(scope, "list a user's data")?;
-        let mut filter =
-            ListFilter { owner: subject.owner(), limit: PAGE_ROWS_MAX, ..ListFilter::default() };
+        let mut filter = ListFilter { owner: subject.owner(), limit: PAGE_ROWS_MAX, ..ListFilter::default() };
         let mut sessions = Vec::new();
         loop {
             let page = self.engine.store.list(scope, &filter).await?;
@@ -196,7 +196,8 @@ impl PersonalData<'_> {
             let mut next = Vec::new();
             for session in &level {
                 let children = self.engine.store.children(scope, session).await?;
-                let new = children.into_iter().filter(|child| !known.contains(child) && !found.contains(child));
+                let new =
+                    children.into_iter().filter(|child| !known.contains(child) && !found.contains(child));
                 next.extend(new.collect::<Vec<_>>());
             }
             if next.is_empty() {

@@ -4,10 +4,12 @@
 mod erasure;
 mod holds;
 mod retention;
+mod retention_task;
 
 pub use erasure::{DataInventory, DataSubject, ErasureReport, OtherForks};
 pub use holds::{Hold, HoldTarget, PlacedHold};
 pub use retention::{RetentionNotice, RetentionPolicy, RetentionReport, SessionNotice};
+pub use retention_task::RetentionTask;
 
 use sapwood_core::Scope;
 use sapwood_core::scope::Reach;

@@ -68,20 +68,22 @@ impl PersonalData<'_> {
     pub async fn retention(self, scope: &Scope) -> Result<Option<RetentionPolicy>> {
         let records = self.engine.store.list_records(scope, RecordKind::Retention).await?;
         let Some(record) = records.into_iter().find(|record| record.name == POLICY) else { return Ok(None) };
-        let damaged =
-            |error: serde_json::Error| StoreError::Damaged { place: "retention".to_owned(), what: error.to_string() };
+        let damaged = |error: serde_json::Error| StoreError::Damaged {
+            place: "retention".to_owned(),
+            what: error.to_string(),
+        };
         Ok(Some(serde_json::from_str(&record.value).map_err(damaged)?))
     }
 
     /// Set or remove the tenant's policy. Removing it withdraws all announcements with the next run.
     pub async fn set_retention(self, scope: &Scope, policy: Option<RetentionPolicy>) -> Result<()> {
-        check_operator(scope, "change the retention")?;
         if let Some(RetentionPolicy { days, notice_days }) = policy
             && (!(1..=DAYS_MAX).contains(&days) || !(1..=DAYS_MAX).contains(&notice_days))
         {
             let why = format!("days and notice_days must be 1 to {DAYS_MAX}");
             return Err(EngineError::Invalid { what: "the retention", why });
         }
+        check_operator(scope, "change the retention")?;
         let value = policy.map(|policy| serde_json::to_string(&policy).expect("numbers serialize"));
         let detail = match policy {
             Some(RetentionPolicy { days, notice_days }) => {
@@ -127,7 +129,8 @@ impl PersonalData<'_> {
                     report.held.push(summary.id);
                     continue;
                 }
-                let notice = notices.remove(&summary.id).filter(|notice| notice.announced_at > summary.updated_at);
+                let notice =
+                    notices.remove(&summary.id).filter(|notice| notice.announced_at > summary.updated_at);
                 self.advance(scope, summary.id, (policy, notice, now), writing, &mut report).await?;
             }
         }
@@ -178,14 +181,22 @@ impl PersonalData<'_> {
         what: &str,
     ) -> Result<()> {
         let value = notice.map(|notice| serde_json::to_string(&notice).expect("numbers serialize"));
-        let note =
-            AuditNote { action: AuditAction::Edit, session: Some(session.clone()), detail: Some(what.to_owned()) };
+        let note = AuditNote {
+            action: AuditAction::Edit,
+            session: Some(session.clone()),
+            detail: Some(what.to_owned()),
+        };
         let (store, now) = (&self.engine.store, self.engine.clock.now());
         Ok(store.put_record(scope, RecordKind::Notice, session.as_str(), value, note, now).await?)
     }
 
     /// Sessions without an entry for the policy's time, the oldest first. A session with an open turn is not inactive.
-    async fn inactive(self, scope: &Scope, policy: RetentionPolicy, now: TimestampMs) -> Result<Vec<Summary>> {
+    async fn inactive(
+        self,
+        scope: &Scope,
+        policy: RetentionPolicy,
+        now: TimestampMs,
+    ) -> Result<Vec<Summary>> {
         let until = Some(TimestampMs(now.0 - i64::from(policy.days) * DAY_MS));
         let order = ListOrder::OldestFirst;
         let mut filter = ListFilter { until, order, limit: PAGE_SESSIONS, ..ListFilter::default() };

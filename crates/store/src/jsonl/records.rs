@@ -57,10 +57,7 @@ impl Records for JsonlStore {
 }
 
 impl TenantDir {
-    fn change_records(
-        &mut self,
-        change: impl FnOnce(&Self, &mut RecordTable) -> Result<()>,
-    ) -> Result<()> {
+    fn change_records(&mut self, change: impl FnOnce(&Self, &mut RecordTable) -> Result<()>) -> Result<()> {
         let lock_file = self.lock_file()?;
         let _store_lock = disk::lock(&lock_file, LockKind::Exclusive, &self.layout.lock())?;
         let mut table = read_table(&self.layout)?;

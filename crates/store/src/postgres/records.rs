@@ -95,7 +95,8 @@ async fn add_spent(db: &StoreConnection, day: u32, holders: &[String], spent: Sp
     let mut holders: Vec<&String> = holders.iter().collect();
     holders.sort();
     for holder in holders {
-        let sql = "INSERT INTO spending AS old (tenant, day, holder, tokens, nano_usd) VALUES ($1, $2, $3, $4, $5)
+        let sql =
+            "INSERT INTO spending AS old (tenant, day, holder, tokens, nano_usd) VALUES ($1, $2, $3, $4, $5)
                    ON CONFLICT (tenant, day, holder) DO UPDATE SET
                      tokens = old.tokens + excluded.tokens, nano_usd = old.nano_usd + excluded.nano_usd";
         db.execute(sql, &[&tenant, &day, holder, &int(spent.tokens), &int(spent.nano_usd)]).await?;

@@ -38,8 +38,7 @@ enum Target {
 /// Columns and tables that servers of the previous version neither read nor write. They are added
 /// outside the steps, so that servers can be upgraded one by one.
 const ADDITIONS: &str = "ALTER TABLE sapwood.sessions ADD COLUMN IF NOT EXISTS authority text";
-const HAS_ADDITIONS: &str =
-    "SELECT to_regclass('sapwood.spending') IS NOT NULL AND
+const HAS_ADDITIONS: &str = "SELECT to_regclass('sapwood.spending') IS NOT NULL AND
             EXISTS (SELECT 1 FROM pg_attribute WHERE attrelid = 'sapwood.sessions'::regclass
                                                AND attname = 'authority' AND NOT attisdropped)";
 

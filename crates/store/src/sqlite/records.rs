@@ -79,13 +79,7 @@ impl Records for SqliteStore {
     }
 }
 
-fn put(
-    db: &StoreConnection,
-    scope: &Scope,
-    kind: RecordKind,
-    name: &str,
-    value: Option<&str>,
-) -> Result<()> {
+fn put(db: &StoreConnection, scope: &Scope, kind: RecordKind, name: &str, value: Option<&str>) -> Result<()> {
     let (tenant, kind) = (db.tenant_or_new(&scope.tenant)?, kind.as_str());
     let Some(value) = value else {
         let sql = "DELETE FROM records WHERE tenant = ?1 AND kind = ?2 AND name = ?3";
