@@ -25,7 +25,7 @@ impl CountingStore {
 }
 
 sapwood::delegate_store!(
-    impl Sessions, Leases, Authorities, Search, Blobs, Audit, Keys, Memories, Upkeep for CountingStore => inner
+    impl Sessions, Leases, Authorities, Search, Blobs, Audit, Keys, Memories, Records, Upkeep for CountingStore => inner
 );
 
 #[sapwood::async_trait]

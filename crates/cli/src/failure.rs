@@ -51,6 +51,7 @@ impl Exit {
             | "approval.not_found"
             | "approval.link_not_found"
             | "flow.not_found"
+            | "hold.not_found"
             | "session.not_compacted" => Exit::NotFound,
             "session.conflict"
             | "session.key_reused"
@@ -59,6 +60,7 @@ impl Exit {
             | "session.stale_fence"
             | "session.leased"
             | "session.archived"
+            | "session.held"
             | "turn.running"
             | "turn.interrupted"
             | "turn.none"
@@ -78,6 +80,8 @@ impl Exit {
             | "server.open"
             | "hook.refused"
             | "model.not_allowed"
+            | "model.denied"
+            | "operator.required"
             | "trigger.target_denied" => Exit::Denied,
             "address.ambiguous"
             | "session.reserved_id"
@@ -207,6 +211,8 @@ fn hint_for(code: &str) -> &'static str {
             "build with the feature: cargo build --release -p sapwood-cli --features encryption"
         }
         "key.not_found" => "run `sapwood key ls` to list the keys",
+        "hold.not_found" => "run `sapwood hold` to list the legal holds",
+        "operator.required" => "run the command without --as",
         "server.open" => "create a key with `sapwood key new --user NAME`, or listen on 127.0.0.1",
         "server.address" => {
             "check whether another server is using this address, or choose another with --addr"
@@ -268,6 +274,7 @@ fn session_hint_for(code: &str) -> &'static str {
             "ask the session's owner to do it; to let you write, the owner runs `sapwood share SESSION USER --role collaborator`"
         }
         "session.not_compacted" => "run `sapwood archives SESSION` to list the compactions on all branches",
+        "session.held" => "run `sapwood hold` to list the legal holds; an operator can release them",
         "session.archived" => "run `sapwood archive SESSION --reopen` to reopen it",
         _ => GENERAL_HINT,
     }

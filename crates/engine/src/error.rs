@@ -171,6 +171,12 @@ pub enum EngineError {
     /// The trigger's owner has no write access to the target session.
     #[error("the trigger's owner {owner} has no write access to session {session}")]
     TriggerTarget { session: SessionId, owner: Principal },
+    /// A legal hold protects the data.
+    #[error("cannot erase {what}: a legal hold on {hold} protects it")]
+    Held { what: String, hold: String },
+    /// Only an operator may do this.
+    #[error("only an operator may {what}")]
+    OperatorRequired { what: &'static str },
     /// The store still writes the previous log format, which cannot express this.
     #[error(
         "{what} cannot be stored in the previous log format, which this store uses until `sapwood store upgrade`"
@@ -229,6 +235,8 @@ impl EngineError {
             EngineError::ReservedId { .. } => "session.reserved_id",
             EngineError::TriggerImported { .. } => "trigger.imported",
             EngineError::TriggerTarget { .. } => "trigger.target_denied",
+            EngineError::Held { .. } => "session.held",
+            EngineError::OperatorRequired { .. } => "operator.required",
             EngineError::FormatTooOld { .. } => "store.format",
         }
     }

@@ -22,6 +22,7 @@
 //! | [`Engine::hooks`] | [`hook`] | call the installed hooks |
 //! | [`Engine::triggers`] | [`trigger`] | start turns on events and schedules |
 //! | [`Engine::skills`] | [`skill`] | the active skills of a session |
+//! | [`Engine::personal_data`] | [`personal_data`] | legal holds, erasure and retention of a person's data |
 //! | [`Engine::imports`] | [`import`] | import sessions |
 //! | [`Engine::log`] | [`log`] | read and append entries, for the services above |
 //!
@@ -59,6 +60,7 @@ pub mod migrate;
 mod model_chain;
 pub mod page_reader;
 mod path_reader;
+pub mod personal_data;
 pub mod pressure;
 mod session_defaults;
 pub mod sessions;

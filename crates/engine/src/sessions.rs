@@ -307,8 +307,10 @@ impl Sessions<'_> {
         Ok(())
     }
 
-    /// Delete a session permanently.
+    /// Delete a session permanently. Fails if a legal hold protects it.
     pub async fn erase(self, scope: &Scope, session: &SessionId) -> Result<()> {
+        let summary = self.engine.store.summary(scope, session).await?;
+        self.engine.personal_data().check_not_held(scope, &summary).await?;
         self.engine.store.erase(scope, session, self.engine.clock.now()).await?;
         self.engine.graft_cache.evict(&scope.tenant, session);
         self.engine.tree_cache.evict(&scope.tenant, session);

@@ -19,7 +19,7 @@
 //! }
 //!
 //! sapwood::delegate_store!(
-//!     impl Sessions, Log, Leases, Authorities, Blobs, Audit, Keys, Memories, Upkeep for Unsearchable => inner
+//!     impl Sessions, Log, Leases, Authorities, Blobs, Audit, Keys, Memories, Records, Upkeep for Unsearchable => inner
 //! );
 //!
 //! #[sapwood::async_trait]
@@ -43,12 +43,13 @@
 
 pub use sapwood_core::authority::{Authority, Source};
 pub use sapwood_core::entry::proof::{Commitment, EntryHash, Opening, Proof, Salt, StoredEntry};
-pub use sapwood_core::entry::{Draft, Entry, Kind, Outcome, Record, SessionState};
+pub use sapwood_core::entry::{Draft, Entry, Kind, Meta, Outcome, Record, SessionState};
 pub use sapwood_core::id::{
     BlobHash, EntryId, MemoryId, Seq, SessionId, TenantId, TimestampMs, TurnId, UserName,
 };
 pub use sapwood_core::port::keys::{ApiKey, Grant, Keys};
 pub use sapwood_core::port::memory::{Memories, Memory, MemoryFilter};
+pub use sapwood_core::port::records::{RecordKind, Records, Spent, TenantRecord};
 pub use sapwood_core::port::store::{
     Append, Appended, Audit, AuditAction, AuditLine, AuditNote, Authorities, BlobSink, Blobs, Checksums,
     Created, Expect, Finding, Fork, Hit, Lease, Leases, ListFilter, ListOrder, Log, NewSession, Page,
@@ -111,6 +112,7 @@ macro_rules! delegate_store {
             fn read_proofs(scope: &Scope, session: &SessionId, after: Seq, limit: usize) -> Vec<StoredEntry>;
             fn read_kinds(scope: &Scope, session: &SessionId, kinds: &[Kind], after: Seq, limit: usize) -> Vec<Record>;
             fn read_path(scope: &Scope, session: &SessionId, at: Option<Seq>, until: Until) -> PathSlice;
+            fn walk_path(scope: &Scope, session: &SessionId, from: Option<Seq>, limit: usize) -> Vec<Meta>;
             fn nth_message(scope: &Scope, session: &SessionId, leaf: Seq, count: u32) -> Option<Seq>;
             fn read_entry(scope: &Scope, session: &SessionId, seq: Seq) -> Record;
             fn find_entries(scope: &Scope, session: &SessionId, id_prefix: &str) -> Vec<Record>;
@@ -174,6 +176,14 @@ macro_rules! delegate_store {
             fn get_memory(scope: &Scope, id: MemoryId) -> Memory;
             fn list_memories(scope: &Scope, filter: &MemoryFilter) -> Page<Memory>;
             fn forget_memory(scope: &Scope, id: MemoryId, now: TimestampMs) -> ();
+        });
+    };
+    (@Records $store:ty, $inner:ident) => {
+        $crate::delegate_store!(@impl Records, $store, $inner {
+            fn put_record(scope: &Scope, kind: RecordKind, name: &str, value: Option<String>, audit: AuditNote, now: TimestampMs) -> ();
+            fn list_records(scope: &Scope, kind: RecordKind) -> Vec<TenantRecord>;
+            fn add_spent(scope: &Scope, day: u32, holders: &[String], spent: Spent) -> ();
+            fn spent(scope: &Scope, day: u32, holder: &str) -> Spent;
         });
     };
     (@Upkeep $store:ty, $inner:ident) => {

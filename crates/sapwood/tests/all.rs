@@ -19,6 +19,7 @@ mod all {
     mod memory_crossing;
     mod own;
     mod parallel;
+    mod personal_data;
     mod pressure;
     mod sabotage;
     mod simulate;

@@ -21,6 +21,13 @@ pub fn hint_for(code: &str) -> Option<&'static str> {
         "session.key_reused" => "use a new Idempotency-Key for each new request",
         "session.denied" => "ask the session's owner to do it, or to share it with you as a collaborator",
         "session.leased" | "session.stale_fence" => "another process is writing to this session: retry later",
+        "session.held" => "an operator can list the legal holds with GET /v1/holds and release them",
+        "hold.not_found" => "list the legal holds with GET /v1/holds",
+        "operator.required" => "use a key with the scope operate",
+        "model.denied" => "use an allowed model, or ask the server's operator to allow this one",
+        "allowance.exceeded" => {
+            "wait until the next day (UTC), or ask the server's operator for a larger allowance"
+        }
         "session.archived" => {
             "the owner can reopen it with PATCH /v1/sessions/{session} and {\"state\": \"active\"}"
         }

@@ -116,11 +116,13 @@ pub fn status_of(code: &str) -> StatusCode {
         | "graft.withheld"
         | "hook.refused"
         | "model.not_allowed"
+        | "model.denied"
+        | "operator.required"
         | "trigger.target_denied" => StatusCode::FORBIDDEN,
         "route.not_found" | "approval.link_not_found" => StatusCode::NOT_FOUND,
         "route.method" => StatusCode::METHOD_NOT_ALLOWED,
         "request.timeout" => StatusCode::REQUEST_TIMEOUT,
-        "rate.limited" | "share.exceeded" => StatusCode::TOO_MANY_REQUESTS,
+        "rate.limited" | "share.exceeded" | "allowance.exceeded" => StatusCode::TOO_MANY_REQUESTS,
         "range.unsatisfiable" => StatusCode::RANGE_NOT_SATISFIABLE,
         "input.too_large" => StatusCode::PAYLOAD_TOO_LARGE,
         "input.media_type" => StatusCode::UNSUPPORTED_MEDIA_TYPE,
@@ -131,6 +133,7 @@ pub fn status_of(code: &str) -> StatusCode {
         | "session.stale_fence"
         | "session.leased"
         | "session.archived"
+        | "session.held"
         | "session.not_compacted"
         | "turn.running"
         | "turn.interrupted"

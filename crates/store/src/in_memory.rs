@@ -7,6 +7,7 @@
 
 mod keys;
 mod memories;
+mod records;
 mod tenant;
 
 use std::collections::{BTreeMap, HashSet};

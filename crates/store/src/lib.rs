@@ -26,6 +26,7 @@ mod path_health;
 mod permissions;
 pub mod postgres;
 mod proving;
+mod records;
 pub mod sqlite;
 mod stored_answer;
 mod tokenize;

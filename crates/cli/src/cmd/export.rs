@@ -12,11 +12,13 @@ use sapwood::Seq;
 use sapwood::core::project::summary::Summary;
 use sapwood::core::{BlobHash, Record};
 use sapwood::engine::export::PageFormat;
+use sapwood::engine::personal_data::DataSubject;
 use sapwood::formats::export::{ExportError, jsonl, tree};
 use sapwood::formats::import::pi::Dialect;
 use sapwood::formats::workflow;
 use serde_json::json;
 
+use super::export_user;
 use crate::app::App;
 use crate::failure::{Failure, Result};
 use crate::render::{self, Format, Out, plural};
@@ -71,11 +73,19 @@ impl ExportFormatArg {
 Examples:
   sapwood export @last -o session.jsonl
   sapwood export @last --format markdown
+  sapwood export --user alice -o alice/
   sapwood export @last --format html -o session.html --force
   sapwood export flow-harbour__owner --format role-files -o roles/owner/")]
+#[command(group(clap::ArgGroup::new("exported").required(true).args(["session", "user", "all"])))]
 pub struct ExportArgs {
     /// Session id, unique prefix, or @last
-    session: String,
+    session: Option<String>,
+    /// Export everything of this user to a directory: sessions, memories, keys and audit lines
+    #[arg(long, requires = "output")]
+    user: Option<String>,
+    /// Export everything of the tenant to a directory
+    #[arg(long, requires = "output")]
+    all: bool,
     /// Output format
     #[arg(long, value_enum, default_value = "jsonl")]
     format: ExportFormatArg,
@@ -88,7 +98,8 @@ pub struct ExportArgs {
 }
 
 pub async fn run(app: &mut App, args: ExportArgs) -> Result<()> {
-    let session = app.session(&args.session).await?;
+    let Some(session) = &args.session else { return export_subject(app, args).await };
+    let session = app.session(session).await?;
     let summary = app.engine.directory().summary(&app.scope, &session).await?;
     let file = args.output.filter(|path| path.as_os_str() != "-");
     let outputs = outputs_of(args.format, file)?;
@@ -117,6 +128,26 @@ pub async fn run(app: &mut App, args: ExportArgs) -> Result<()> {
             .await?;
     }
     Ok(())
+}
+
+async fn export_subject(app: &mut App, args: ExportArgs) -> Result<()> {
+    let subject = match &args.user {
+        Some(user) => DataSubject::User(user.parse().map_err(sapwood::Error::from)?),
+        None => DataSubject::Tenant,
+    };
+    let directory = args.output.unwrap_or_default();
+    let sessions = app.engine.personal_data().sessions_of(&app.scope, &subject).await?;
+    let files = export_user::prepare(&directory, &sessions, args.force)?;
+    for (summary, file) in sessions.iter().zip(files) {
+        app.engine.views().record_export(&app.scope, &summary.id, ExportFormatArg::Jsonl.name()).await?;
+        let mut temporary = file.clone().into_os_string();
+        temporary.push(".tmp");
+        let temporary = PathBuf::from(temporary);
+        write_file(app, summary, ExportFormatArg::Jsonl, &temporary, &file).await?;
+        std::fs::rename(&temporary, &file).map_err(|error| Failure::file(&file, &error))?;
+    }
+    export_user::write_rest(app, &subject, &directory).await?;
+    export_user::print_done(app, &subject, sessions.len(), &directory)
 }
 
 /// Returns the files to write, none for stdout. A directory is accepted only for role files, which are two files.

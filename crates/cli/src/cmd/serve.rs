@@ -9,6 +9,7 @@ use sapwood::core::TimestampMs;
 use sapwood::core::port::clock::Clock;
 use sapwood::engine::compact::{PRUNE_KEEP_LAST, Pruning, Writing};
 use sapwood::engine::memory::IdleWindow;
+use sapwood::engine::personal_data::RetentionTask;
 use sapwood::engine::turn::{ApprovalTask, TakeoverTask};
 use sapwood::engine::{FileModels, SessionDefaults};
 use sapwood::{Engine, SystemClock};
@@ -74,6 +75,8 @@ pub async fn run(app: &mut App, args: ServeArgs) -> Result<()> {
     let _keeper = TakeoverTask::start(&app.engine)?;
     // Escalate and expire the questions that were not answered in time.
     let _deadlines = ApprovalTask::start(&app.engine);
+    // Announce and erase the inactive sessions of tenants with a retention.
+    let _retention = RetentionTask::start(&app.engine);
     let mut tasks = triggers::start(&app.engine, triggers);
     tasks.push(tokio::spawn(learn_from_idle(app.engine.clone(), idle_ms(app))));
     tasks.extend(

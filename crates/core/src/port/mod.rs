@@ -12,6 +12,7 @@ pub mod memory;
 pub mod model;
 pub mod new_session;
 pub mod page;
+pub mod records;
 pub mod skill;
 pub mod store;
 pub mod store_error;

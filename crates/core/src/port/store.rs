@@ -17,6 +17,7 @@ use crate::port::keys::Keys;
 use crate::port::memory::Memories;
 pub use crate::port::new_session::NewSession;
 pub use crate::port::page::{PAGE_BYTES, PAGE_ROWS_MAX, Page, bytes_of_page, is_full_page};
+use crate::port::records::Records;
 pub use crate::port::store_error::{Result, StoreError};
 use crate::project::context_state::ContextState;
 use crate::project::summary::{Summary, TurnPositions};
@@ -594,11 +595,11 @@ pub trait Upkeep: Send + Sync {
 
 /// All operations of a store. Every type that implements the port's traits is a store.
 pub trait Store:
-    Sessions + Log + Leases + Authorities + Search + Blobs + Audit + Keys + Memories + Upkeep
+    Sessions + Log + Leases + Authorities + Search + Blobs + Audit + Keys + Memories + Records + Upkeep
 {
 }
 
-impl<T: Sessions + Log + Leases + Authorities + Search + Blobs + Audit + Keys + Memories + Upkeep> Store
-    for T
+impl<T> Store for T where
+    T: Sessions + Log + Leases + Authorities + Search + Blobs + Audit + Keys + Memories + Records + Upkeep
 {
 }

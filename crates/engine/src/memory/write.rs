@@ -131,6 +131,12 @@ impl Memories<'_> {
             let principal = scope.principal.clone();
             return Err(StoreError::MemoryDenied { memory: id, principal }.into());
         }
+        if let Belongs::To(owner) = &memory.belongs
+            && let Some(hold) = self.engine.personal_data().hold_list(scope).await?.of_principal(owner)
+        {
+            let what = format!("memory {id}");
+            return Err(EngineError::Held { what, hold: hold.to_owned() });
+        }
         let all = self.all(scope, Whose::Only(memory.belongs.clone()), Standing::Any).await?;
         let mut to_delete = vec![id];
         // The list grows while it is iterated. The loop ends because no memory is added twice.

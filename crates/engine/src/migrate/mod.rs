@@ -178,6 +178,7 @@ impl Migration {
             self.copy_tenant_record(&scope).await?;
             self.copy_keys(&scope).await?;
             self.copy_memories(&scope).await?;
+            self.copy_records(&scope).await?;
             self.copy_audit(&scope).await?;
         }
         Ok(())

@@ -2,6 +2,7 @@
 
 use sapwood_core::port::keys::ApiKey;
 use sapwood_core::port::memory::{Memory, MemoryFilter, Standing};
+use sapwood_core::port::records::RecordKind;
 use sapwood_core::port::store::{AuditAction, AuditLine, AuditNote, Store};
 use sapwood_core::{Scope, StoreError, TimestampMs};
 
@@ -26,6 +27,23 @@ impl Migration {
             if !is_same {
                 self.to.put_key(scope, key).await?;
                 self.total.keys += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Legal holds, retention and allowances. The spending of the current day is not copied.
+    pub(super) async fn copy_records(&self, scope: &Scope) -> Result<()> {
+        for kind in RecordKind::ALL {
+            let known = self.to.list_records(scope, kind).await?;
+            for record in self.from.list_records(scope, kind).await? {
+                if known.contains(&record) {
+                    continue;
+                }
+                let detail = Some(format!("migrated {} {}", kind.as_str(), record.name));
+                let note = AuditNote { action: AuditAction::TenantChange, session: None, detail };
+                let now = TimestampMs(0);
+                self.to.put_record(scope, kind, &record.name, Some(record.value), note, now).await?;
             }
         }
         Ok(())

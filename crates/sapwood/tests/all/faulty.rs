@@ -8,6 +8,7 @@ use sapwood::core::entry::proof::StoredEntry;
 use sapwood::core::id::MemoryId;
 use sapwood::core::port::keys::{ApiKey, Keys};
 use sapwood::core::port::memory::{Memories, Memory, MemoryFilter};
+use sapwood::core::port::records::{RecordKind, Records, Spent, TenantRecord};
 use sapwood::core::port::store::{
     Append, Appended, Audit, AuditLine, AuditNote, Authorities, BlobSink, Blobs, Created, Finding, Fork, Hit,
     Lease, Leases, ListFilter, Log, NewSession, Page, PathSlice, Repair, Result, Search, SearchQuery,
@@ -364,6 +365,30 @@ impl Memories for FaultyStore {
     }
     async fn forget_memory(&self, scope: &Scope, id: MemoryId, now: TimestampMs) -> Result<()> {
         forward!(self, self.inner.forget_memory(scope, id, now))
+    }
+}
+
+#[async_trait::async_trait]
+impl Records for FaultyStore {
+    async fn put_record(
+        &self,
+        scope: &Scope,
+        kind: RecordKind,
+        name: &str,
+        value: Option<String>,
+        audit: AuditNote,
+        now: TimestampMs,
+    ) -> Result<()> {
+        forward!(self, self.inner.put_record(scope, kind, name, value, audit, now))
+    }
+    async fn list_records(&self, scope: &Scope, kind: RecordKind) -> Result<Vec<TenantRecord>> {
+        forward!(self, self.inner.list_records(scope, kind))
+    }
+    async fn add_spent(&self, scope: &Scope, day: u32, holders: &[String], spent: Spent) -> Result<()> {
+        forward!(self, self.inner.add_spent(scope, day, holders, spent))
+    }
+    async fn spent(&self, scope: &Scope, day: u32, holder: &str) -> Result<Spent> {
+        forward!(self, self.inner.spent(scope, day, holder))
     }
 }
 

@@ -18,6 +18,7 @@ mod memory;
 pub(crate) mod openai;
 mod openapi_events;
 mod openapi_fixups;
+mod personal_data;
 mod projections;
 mod search;
 mod session_search;
@@ -83,6 +84,7 @@ fn api_routes() -> OpenApiRouter<State> {
         .merge(login::routes())
         .merge(skills::routes())
         .merge(triggers::routes())
+        .merge(personal_data::routes())
         .merge(openai::routes())
         .merge(about::routes())
 }

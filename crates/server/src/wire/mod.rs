@@ -4,12 +4,14 @@
 mod approvals;
 mod memory;
 pub mod openai;
+mod personal_data;
 mod requests;
 mod responses;
 mod skills_triggers;
 
 pub use approvals::*;
 pub use memory::*;
+pub use personal_data::*;
 pub use requests::*;
 pub use responses::*;
 pub use skills_triggers::*;

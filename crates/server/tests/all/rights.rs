@@ -111,6 +111,15 @@ fn other_routes() -> Vec<RouteRow> {
         ("list_skills", Key, none.clone(), 200),
         ("get_skills", Read, none.clone(), 200),
         ("set_skills", Write, json!({ "active": [] }), 200),
+        ("get_user_data", Key, none.clone(), 403),
+        ("erase_user", Key, json!({}), 403),
+        ("list_holds", Key, none.clone(), 403),
+        ("place_hold", Key, json!({ "target": "user:bob" }), 403),
+        ("release_hold", Key, none.clone(), 403),
+        ("get_retention", Key, none.clone(), 200),
+        ("set_retention", Key, json!({ "days": 30, "notice_days": 7 }), 403),
+        ("remove_retention", Key, none.clone(), 403),
+        ("run_retention", Key, json!({}), 403),
         ("list_triggers", Key, none.clone(), 200),
         ("fire_trigger", Key, json!({}), 404),
         ("create_conversation", Key, json!({}), 200),
@@ -268,7 +277,7 @@ impl Route {
         let path = path.replace("{turn}", turn).replace("{response}", turn).replace("{item}", turn);
         let path =
             path.replace("{approval}", approval).replace("{name}", "notes.txt").replace("{agent}", "default");
-        let path = path.replace("{blob}", turn);
+        let path = path.replace("{blob}", turn).replace("{user}", "bob").replace("{target}", "user:bob");
         let path = path.replace("{run}", &format!("flow-{session}"));
         let path = path.replace("{graft}", turn).replace("{memory}", "0197a000-0000-7000-8000-000000000000");
         match self.row.0 {

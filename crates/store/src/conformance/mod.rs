@@ -40,6 +40,7 @@ pub mod path;
 pub mod pieces;
 pub mod proof;
 pub mod read;
+pub mod records;
 pub mod rights;
 pub mod search;
 pub mod sqlite_file;
@@ -119,6 +120,8 @@ macro_rules! conformance_cases {
                 an_erased_session_leaves_no_record;
             keys: a_key_is_found_by_its_hash_and_listed_for_its_owner,
                 a_key_is_revoked_by_its_owner_and_stays_revoked, tenants_are_listed_after_creation;
+            records: records_are_put_replaced_removed_and_audited, a_record_that_is_too_large_is_refused,
+                spending_is_added_up_per_day_and_holder, concurrent_spending_is_not_lost;
             memories: a_memory_reads_back_as_it_was_put, an_update_needs_the_current_version,
                 memory_limits_are_enforced, lists_are_newest_first_in_pages,
                 memories_are_filtered_by_words_kind_and_session, memories_stay_with_their_tenant_and_owner_i9,

@@ -14,6 +14,7 @@ use crate::authorize::authorize;
 use crate::lease::LeaseClock;
 use crate::mem_log::{AppendPlan, InMemoryLog, PlannedBatch, RowStore, SharedRows, StoredBody};
 use crate::memories::MemoryTable;
+use crate::records::RecordTable;
 use crate::validate;
 
 /// An entry body in memory.
@@ -43,6 +44,7 @@ pub struct Tenant {
     blobs: HashMap<BlobHash, Blob>,
     audit: Vec<AuditLine>,
     pub memories: MemoryTable,
+    pub records: RecordTable,
 }
 
 pub fn empty_rows() -> Arc<RowStore<Bytes>> {

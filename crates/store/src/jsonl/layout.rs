@@ -56,6 +56,12 @@ impl Layout {
     pub fn memories(&self) -> PathBuf {
         self.dir.join("memories.jsonl")
     }
+    pub fn records(&self) -> PathBuf {
+        self.dir.join("records.jsonl")
+    }
+    pub fn spending(&self) -> PathBuf {
+        self.dir.join("spending.jsonl")
+    }
     pub fn index(&self) -> PathBuf {
         self.dir.join("index.jsonl")
     }

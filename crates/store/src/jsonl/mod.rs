@@ -34,6 +34,7 @@ pub mod layout;
 mod lease;
 mod line_sum;
 mod memories;
+mod records;
 mod repair;
 mod seal;
 mod sealed_lines;

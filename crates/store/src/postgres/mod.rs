@@ -8,8 +8,7 @@
 //! - [`log`] and [`path`] — the entries
 //! - [`session`], [`session_table`] and [`fork`] — session rows, lists and forks
 //! - [`search`] — full-text search
-//! - [`blob`] and [`blob_upload`] — blobs
-//! - [`erase`] — erasure
+//! - [`blob`], [`blob_upload`] and [`erase`] — blobs and erasure
 //! - [`notify`] — wake-ups for readers in other processes
 //! - [`check`] — the checks of `sapwood doctor`
 //!
@@ -43,6 +42,7 @@ mod path;
 mod prefetch;
 mod proofs;
 mod rebuild_summary;
+mod records;
 mod schema;
 mod search;
 mod session;

@@ -13,6 +13,7 @@ use tokio_postgres::Client;
 
 use super::connect::{DbRole, ROLE, Server};
 use super::error::translate;
+use super::records;
 
 /// Each step migrates the previous layout to its own. Never change a released step.
 const STEPS: &[&str] = &[
@@ -34,12 +35,12 @@ enum Target {
     Newest,
 }
 
-/// Columns that servers of the previous version neither read nor write. They are added outside the
-/// steps, so that servers can be upgraded one by one.
+/// Columns and tables that servers of the previous version neither read nor write. They are added
+/// outside the steps, so that servers can be upgraded one by one.
 const ADDITIONS: &str = "ALTER TABLE sapwood.sessions ADD COLUMN IF NOT EXISTS authority text";
-const HAS_ADDITIONS: &str =
-    "SELECT EXISTS (SELECT 1 FROM pg_attribute WHERE attrelid = 'sapwood.sessions'::regclass
-                                            AND attname = 'authority' AND NOT attisdropped)";
+const HAS_ADDITIONS: &str = "SELECT to_regclass('sapwood.spending') IS NOT NULL AND
+            EXISTS (SELECT 1 FROM pg_attribute WHERE attrelid = 'sapwood.sessions'::regclass
+                                               AND attname = 'authority' AND NOT attisdropped)";
 
 /// Key of the migration lock: the bytes of "Sapwood", which other programs are unlikely to use.
 const LOCK: i64 = 0x5361_7077_6f6f_6401;
@@ -171,8 +172,21 @@ impl Migration<'_> {
         applied?;
         match self.has_additions().await? {
             true => Ok(()),
-            false => self.batch(ADDITIONS).await,
+            false => self.add().await,
         }
+    }
+
+    async fn add(&self) -> Result<()> {
+        let sql = format!(
+            "BEGIN; SET LOCAL search_path = sapwood; {ADDITIONS}; {} {} COMMIT",
+            records::TABLES,
+            grants()
+        );
+        let added = self.batch(&sql).await;
+        if added.is_err() {
+            self.batch("ROLLBACK").await?;
+        }
+        added
     }
 
     async fn has_additions(&self) -> Result<bool> {
