@@ -295,7 +295,7 @@ fn store_hint_for(code: &str) -> &'static str {
         "store.read_only" => "check the permissions of the file and of its directory",
         "store.disk_full" => "free some disk space and retry; acknowledged writes are safe",
         "store.unreachable" => {
-            "check that the database server is running and that the URL is correct, then retry"
+            "check that the database server is running, or that the store's file was not moved or deleted, then retry"
         }
         "store.busy" => {
             "another process has locked the store: retry, or find the process that has the file open"

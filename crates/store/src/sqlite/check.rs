@@ -86,7 +86,14 @@ fn check_links(db: &StoreConnection, scope: &Scope, repair: Repair) -> Result<Ve
     let pks: Vec<i64> =
         db.query_all("SELECT pk FROM sessions WHERE tenant = ?1 AND id NOT NULL", [tenant])?;
     for pk in pks {
-        for (seq, depth, messages) in wrong_links(db, pk)? {
+        let wrong = match wrong_links(db, pk) {
+            Err(StoreError::Damaged { what, .. }) => {
+                findings.push(db.finding("damaged", format!("session row {pk}: {what}"), Repair::No));
+                continue;
+            }
+            wrong => wrong?,
+        };
+        for (seq, depth, messages) in wrong {
             if findings.len() < FINDINGS_MAX {
                 let what = format!("entry {seq} of session row {pk} has wrong links");
                 findings.push(db.finding("links", what, repair));

@@ -1,14 +1,15 @@
 //! Recomputes the sessions' summaries from their logs, to repair wrong ones.
 
-use sapwood_core::port::store::{Finding, ListFilter, Result};
+use sapwood_core::port::store::{Finding, ListFilter, Repair, Result};
 use sapwood_core::project::summary::Summary;
-use sapwood_core::{Right, Scope, Seq};
+use sapwood_core::{Right, Scope, Seq, StoreError};
 
 use super::append_cache::ListPosition;
 use super::connection::StoreConnection;
 use super::log::LogRows;
 use super::session::list;
 use super::session_table::{find, store_summary};
+use crate::database::NamedDatabase;
 use crate::database::summary::{SummaryRebuild, repaired};
 
 /// Number of rows that are read at a time.
@@ -21,12 +22,13 @@ pub(super) fn repair_summaries(db: &StoreConnection, scope: &Scope) -> Result<Ve
     loop {
         let page = list(db, scope, &filter)?;
         for summary in page.items {
-            let mut row = find(db, scope, &summary.id, Right::Read)?;
-            row.summary = recompute(db, row.pk, &summary)?;
-            if row.summary != summary {
-                db.append_cache.evict(row.pk);
-                store_summary(db, &mut row, ListPosition::Changed)?;
-                findings.extend((!summary.matches_fold(&row.summary)).then(|| repaired(db, &summary.id)));
+            // A summary is not replaced if its log cannot be read completely.
+            match repair_summary(db, scope, &summary) {
+                Err(StoreError::Damaged { what, .. }) => {
+                    let what = format!("session {}: its summary was not rebuilt: {what}", summary.id);
+                    findings.push(db.finding("damaged", what, Repair::No));
+                }
+                repaired => findings.extend(repaired?),
             }
         }
         match page.next {
@@ -34,6 +36,17 @@ pub(super) fn repair_summaries(db: &StoreConnection, scope: &Scope) -> Result<Ve
             None => return Ok(findings),
         }
     }
+}
+
+fn repair_summary(db: &StoreConnection, scope: &Scope, stored: &Summary) -> Result<Option<Finding>> {
+    let mut row = find(db, scope, &stored.id, Right::Read)?;
+    row.summary = recompute(db, row.pk, stored)?;
+    if row.summary == *stored {
+        return Ok(None);
+    }
+    db.append_cache.evict(row.pk);
+    store_summary(db, &mut row, ListPosition::Changed)?;
+    Ok((!stored.matches_fold(&row.summary)).then(|| repaired(db, &stored.id)))
 }
 
 fn recompute(db: &StoreConnection, pk: i64, stored: &Summary) -> Result<Summary> {
