@@ -52,8 +52,11 @@ impl App {
             return Ok(());
         }
         std::io::Write::flush(&mut self.out)?;
-        let named: Vec<String> =
-            left_out.iter().take(LEFT_OUT_MAX).map(|found| format!("{}: {}", found.place, found.what)).collect();
+        let named: Vec<String> = left_out
+            .iter()
+            .take(LEFT_OUT_MAX)
+            .map(|found| format!("{}: {}", found.place, found.what))
+            .collect();
         let more = left_out.len().saturating_sub(LEFT_OUT_MAX);
         let more = if more > 0 { format!("; and {more} more") } else { String::new() };
         let message = format!("the {what} is incomplete: {}{more}", named.join("; "));

@@ -270,7 +270,9 @@ fn session_hint_for(code: &str) -> &'static str {
 /// Hints for store errors.
 fn store_hint_for(code: &str) -> &'static str {
     match code {
-        "store.incomplete" => "run `sapwood doctor` to see what is damaged; the other sessions are shown above",
+        "store.incomplete" => {
+            "run `sapwood doctor` to see what is damaged; the other sessions are shown above"
+        }
         "store.damaged" => {
             "run `sapwood doctor` to list the damage, and `sapwood doctor --repair` to rebuild derived data"
         }

@@ -91,7 +91,10 @@ fn add_hashes(diagnosis: &mut Diagnosis, verification: Verification, heads: bool
     // A log that cannot be read was already reported.
     let is_new = |finding: &Finding| {
         finding.rule != "readable"
-            || !diagnosis.findings.iter().any(|known| known.rule == "readable" && known.place == finding.place)
+            || !diagnosis
+                .findings
+                .iter()
+                .any(|known| known.rule == "readable" && known.place == finding.place)
     };
     let new: Vec<Finding> = verification.findings.into_iter().filter(is_new).collect();
     diagnosis.findings.extend(new);

@@ -49,7 +49,12 @@ impl HashCheck {
     }
 
     /// Verify one session. Damage is reported as a finding.
-    pub async fn verify_session(&mut self, engine: &Engine, scope: &Scope, session: &SessionId) -> Result<()> {
+    pub async fn verify_session(
+        &mut self,
+        engine: &Engine,
+        scope: &Scope,
+        session: &SessionId,
+    ) -> Result<()> {
         let mut verifier = Verifier::new(session);
         let (mut after, mut count) = (Seq::ZERO, 0);
         loop {
@@ -78,13 +83,19 @@ impl HashCheck {
         }
         self.found.sessions += 1;
         self.found.unproven += verifier.unproven();
-        let head = verifier.head().map(|head| SessionHead { session: session.clone(), head: head.to_string() });
+        let head =
+            verifier.head().map(|head| SessionHead { session: session.clone(), head: head.to_string() });
         self.found.heads.extend(head);
         Ok(())
     }
 
     fn report(&mut self, rule: &'static str, session: &SessionId, what: String) {
-        self.found.findings.push(Finding { rule, place: format!("session {session}"), what, repaired: false });
+        self.found.findings.push(Finding {
+            rule,
+            place: format!("session {session}"),
+            what,
+            repaired: false,
+        });
     }
 
     /// The result. A head that no session contains is a finding.

@@ -444,7 +444,8 @@ pub fn unreadable_for(scope: &Scope, store: &str, found: Vec<Finding>) -> Vec<Fi
     if scope.reach == Reach::Tenant || found.is_empty() {
         return found;
     }
-    let what = format!("{} of its sessions cannot be read; an operator can run `sapwood doctor`", found.len());
+    let what =
+        format!("{} of its sessions cannot be read; an operator can run `sapwood doctor`", found.len());
     vec![Finding { rule: "damaged", place: store.to_owned(), what, repaired: false }]
 }
 

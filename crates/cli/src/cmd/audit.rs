@@ -155,7 +155,11 @@ async fn verify(app: &mut App, from: Option<Anchor>) -> Result<()> {
     let proven = plural(entries.entries - entries.unproven, "entry");
     writeln!(app.out, "{} and {proven} verified", plural(after, "line"))?;
     if entries.unproven > 0 {
-        writeln!(app.out, "{} without a hash: run `sapwood doctor --seal`", plural(entries.unproven, "entry"))?;
+        writeln!(
+            app.out,
+            "{} without a hash: run `sapwood doctor --seal`",
+            plural(entries.unproven, "entry")
+        )?;
     }
     Ok(writeln!(app.out, "{DIM}last line: {after}:{hash}{DIM:#}")?)
 }

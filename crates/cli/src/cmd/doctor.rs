@@ -52,7 +52,8 @@ pub async fn run(app: &mut App, args: DoctorArgs) -> Result<()> {
     bar.finish_and_clear();
     let mut diagnosis = diagnosis?;
     if let Some(sealed) = &sealed {
-        let is_new = |finding: &&Finding| !diagnosis.findings.iter().any(|known| known.place == finding.place);
+        let is_new =
+            |finding: &&Finding| !diagnosis.findings.iter().any(|known| known.place == finding.place);
         let new: Vec<Finding> = sealed.findings.iter().filter(is_new).cloned().collect();
         diagnosis.findings.extend(new);
     }
@@ -86,12 +87,7 @@ fn print_diagnosis(app: &mut App, diagnosis: &Diagnosis, sealed: Option<&SealRep
         writeln!(app.out, "{} {}", head.session, head.head)?;
     }
     if let Some(sealed) = sealed {
-        writeln!(
-            app.out,
-            "sealed {} and {}",
-            plural(sealed.entries, "entry"),
-            plural(sealed.lines, "line")
-        )?;
+        writeln!(app.out, "sealed {} and {}", plural(sealed.entries, "entry"), plural(sealed.lines, "line"))?;
     }
     if diagnosis.unproven > 0 {
         let unproven = plural(diagnosis.unproven, "entry");

@@ -100,7 +100,11 @@ pub async fn given_salts_reproduce_the_hashes(harness: &impl Harness) {
     let append = Append { salts, ..Append::new(copy.clone(), world.now(), drafts.collect()) };
     world.store.append(&ana(), append).await.unwrap();
     assert_eq!(hashes(&world, &ana(), &copy).await, hashes(&world, &ana(), &source).await);
-    assert_ne!(world.verify(&ana(), &copy).await, world.verify(&ana(), &source).await, "a head names its session");
+    assert_ne!(
+        world.verify(&ana(), &copy).await,
+        world.verify(&ana(), &source).await,
+        "a head names its session"
+    );
 }
 
 pub async fn a_changed_entry_does_not_verify(harness: &impl Harness) {

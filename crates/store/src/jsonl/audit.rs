@@ -154,7 +154,11 @@ fn read_last(file: &mut File, length: u64, bytes: u64, path: &Path) -> Result<Ve
     let mut end = Vec::new();
     file.seek(SeekFrom::Start(length.saturating_sub(bytes))).at(path)?;
     file.take(bytes).read_to_end(&mut end).at(path)?;
-    let cut = if bytes >= length { 0 } else { end.iter().position(|byte| *byte == b'\n').map_or(end.len(), |at| at + 1) };
+    let cut = if bytes >= length {
+        0
+    } else {
+        end.iter().position(|byte| *byte == b'\n').map_or(end.len(), |at| at + 1)
+    };
     let mut lines = match sealed_lines::read(path, &end[cut..]) {
         Ok(read) => read.into_values(),
         Err(_) => {

@@ -67,7 +67,9 @@ impl TenantDir {
             let layout = &self.layout;
             let log = layout.log(&stem);
             let beside = [head_file::path_beside(&log), repair::path_of_damage(&log)];
-            for path in [layout.torn(&stem), layout.lease(&stem), layout.authority(&stem)].iter().chain(&beside) {
+            for path in
+                [layout.torn(&stem), layout.lease(&stem), layout.authority(&stem)].iter().chain(&beside)
+            {
                 disk::remove(path)?;
             }
             disk::remove(&log)?;

@@ -77,7 +77,8 @@ struct Scan<'p> {
 impl Scan<'_> {
     fn add(&mut self, number: usize, raw: &[u8], is_last: bool, repair: Repair) {
         // A file of one line that is always replaced as a whole may lack its line break.
-        let is_torn = is_last && sealed_lines::is_torn(raw, is_last) && line_sum::check(raw) != Ok(LineState::Proven);
+        let is_torn =
+            is_last && sealed_lines::is_torn(raw, is_last) && line_sum::check(raw) != Ok(LineState::Proven);
         if is_torn || !is_damaged(raw) {
             self.restored.extend_from_slice(raw);
             return;
@@ -106,7 +107,8 @@ impl Scan<'_> {
 fn is_damaged(raw: &[u8]) -> bool {
     let lacks_break = !raw.ends_with(b"\n");
     line_sum::check(raw).is_err()
-        || (lacks_break && raw.split_last().is_some_and(|(_, line)| line_sum::check(line) == Ok(LineState::Proven)))
+        || (lacks_break
+            && raw.split_last().is_some_and(|(_, line)| line_sum::check(line) == Ok(LineState::Proven)))
 }
 
 /// Returns the line, or the two lines, that the checksums prove, if a single bit changed.

@@ -20,7 +20,8 @@ use super::line_sum::{self, LineState};
 use super::sealed_lines;
 use crate::Durability;
 use crate::mem_log::{
-    InMemoryLog, LogRow, PlannedBatch, RowStore, first_not_before, fork_point_at, place_shared, row_at, row_of,
+    InMemoryLog, LogRow, PlannedBatch, RowStore, first_not_before, fork_point_at, place_shared, row_at,
+    row_of,
 };
 use crate::proving::{ContentProof, salt_of};
 use crate::validate::damaged;

@@ -12,13 +12,13 @@ use sapwood_core::{BlobHash, Right, Scope, Seq, SessionId, StoreError};
 
 use super::JsonlOptions;
 use super::audit::{self, PendingAuditLine};
-use super::{blob, head_file};
 use super::disk::{self, At, LockKind, io_error};
 use super::file::{BodyHandle, LogFile};
 use super::header::Header;
 use super::index::Index;
 use super::layout::{Layout, id_of_stem};
 use super::session_log::{OpenedLog, SessionLog};
+use super::{blob, head_file};
 use crate::authorize::authorize;
 use crate::lease::LeaseClock;
 use crate::mem_log::RowStore;

@@ -19,8 +19,7 @@ use crate::proving::ContentProof;
 use crate::stored_answer::StoredAnswer;
 use crate::validate;
 
-const APPEND: &str =
-    "SELECT job, answer FROM append_batch($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12,
+const APPEND: &str = "SELECT job, answer FROM append_batch($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12,
      $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29)";
 
 /// Like [`APPEND`], with the proofs of the entries. For log format 3.

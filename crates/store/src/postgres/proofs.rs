@@ -121,8 +121,7 @@ pub(super) async fn seal(store: &PgStore, scope: &Scope, format: u32) -> Result<
     for (pk, inherited) in pks {
         let mut after = Some(Seq(inherited));
         while let Some(last) = after {
-            let (sealed, next) =
-                writing!(store, scope, db => seal_some(&db, (pk, inherited), last).await)?;
+            let (sealed, next) = writing!(store, scope, db => seal_some(&db, (pk, inherited), last).await)?;
             report.entries += sealed;
             after = next;
         }

@@ -453,7 +453,11 @@ fn base_of(db: &StoreConnection, pk: i64) -> Result<(u32, Option<(i64, Seq)>)> {
     row.at(&db.path)
 }
 
-pub(super) fn read_step<'r>(db: &StoreConnection, row: &'r Row<'r>, numbering: Numbering) -> Result<PathStep<'r>> {
+pub(super) fn read_step<'r>(
+    db: &StoreConnection,
+    row: &'r Row<'r>,
+    numbering: Numbering,
+) -> Result<PathStep<'r>> {
     let path = &db.path;
     let seq = match numbering {
         Numbering::Own => seq_of(row.get(0).at(path)?),

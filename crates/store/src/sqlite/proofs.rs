@@ -48,7 +48,13 @@ impl LogRows<'_> {
         }
         if seq.0 > self.inherited && entries.len() < limit && bytes < PAGE_BYTES {
             let rest = limit - entries.len();
-            entries.extend(self.read_own_proofs(self.pk, Seq(seq.0 - 1), Seq(u32::MAX), rest, Numbering::Own)?);
+            entries.extend(self.read_own_proofs(
+                self.pk,
+                Seq(seq.0 - 1),
+                Seq(u32::MAX),
+                rest,
+                Numbering::Own,
+            )?);
         }
         Ok(entries)
     }
@@ -62,7 +68,8 @@ impl LogRows<'_> {
         numbering: Numbering,
     ) -> Result<Vec<StoredEntry>> {
         let db = self.db;
-        let sql = format!("SELECT {COLUMNS}, proof FROM log WHERE key > ?1 AND key <= ?2 ORDER BY key LIMIT ?3");
+        let sql =
+            format!("SELECT {COLUMNS}, proof FROM log WHERE key > ?1 AND key <= ?2 ORDER BY key LIMIT ?3");
         let mut select = db.prepare(&sql)?;
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
         let mut rows = select.query([key_of(pk, after), key_of(pk, last), limit]).at(&db.path)?;

@@ -56,7 +56,8 @@ async fn fill(dir: &Path) {
         append(&store, name, &["one", "two", "three"]).await;
         append(&store, name, &["four"]).await;
     }
-    let fork = Fork { source: id("a"), at: Some(Seq(2)), new: NewSession::new(id("f"), NOW), drafts: Vec::new() };
+    let fork =
+        Fork { source: id("a"), at: Some(Seq(2)), new: NewSession::new(id("f"), NOW), drafts: Vec::new() };
     store.fork(&ana(), fork).await.unwrap();
     append(&store, "f", &["own"]).await;
     let second =
@@ -231,7 +232,8 @@ fn a_lost_end_is_found_even_at_a_line_boundary() {
         let text = fs::read_to_string(&path).unwrap();
         let keep = text.trim_end().rfind('\n').map_or(0, |at| at + 1);
         fs::write(&path, &text[..keep]).unwrap();
-        let damaged: Vec<_> = block_on(read_all(dir.path())).into_iter().filter(|(_, read)| read.is_err()).collect();
+        let damaged: Vec<_> =
+            block_on(read_all(dir.path())).into_iter().filter(|(_, read)| read.is_err()).collect();
         assert!(damaged.iter().any(|(_, read)| *read == Err("store.damaged")), "{name}: {damaged:?}");
         let findings = block_on(open(dir.path()).check(&operator(), Repair::No)).unwrap();
         assert!(!findings.is_empty(), "{name}");
@@ -246,7 +248,8 @@ fn a_lost_end_is_found_even_at_a_line_boundary() {
 fn a_repair_accepts_a_lost_end_after_reporting_it() {
     let dir = tempfile::tempdir().unwrap();
     block_on(fill(dir.path()));
-    let path = files(dir.path()).into_iter().find(|file| file.to_str().unwrap().ends_with("_f.jsonl")).unwrap();
+    let path =
+        files(dir.path()).into_iter().find(|file| file.to_str().unwrap().ends_with("_f.jsonl")).unwrap();
     let text = fs::read_to_string(&path).unwrap();
     fs::write(&path, &text[..text.trim_end().rfind('\n').unwrap() + 1]).unwrap();
     block_on(async {
@@ -263,7 +266,8 @@ fn a_repair_accepts_a_lost_end_after_reporting_it() {
 fn a_torn_append_after_a_clean_close_is_no_lost_end() {
     let dir = tempfile::tempdir().unwrap();
     block_on(fill(dir.path()));
-    let path = files(dir.path()).into_iter().find(|file| file.to_str().unwrap().ends_with("_a.jsonl")).unwrap();
+    let path =
+        files(dir.path()).into_iter().find(|file| file.to_str().unwrap().ends_with("_a.jsonl")).unwrap();
     let whole = fs::read(&path).unwrap();
     let half = &whole[..whole.len() / 2];
     for torn in [half, &vec![0; 700][..], &[half, &[0; 64], b"\n"].concat()] {
@@ -314,7 +318,10 @@ fn files_of_an_earlier_version_are_read_and_sealed() {
         append(&open(dir.path()), "f", &["after the upgrade"]).await;
         let before = read_all(dir.path()).await;
         let report = open(dir.path()).seal_entries(&operator()).await.unwrap();
-        assert!(report.entries >= 5 && report.lines > report.entries && report.findings.is_empty(), "{report:?}");
+        assert!(
+            report.entries >= 5 && report.lines > report.entries && report.findings.is_empty(),
+            "{report:?}"
+        );
         assert_eq!(read_all(dir.path()).await, before, "sealing changes no data");
         for name in ["a", "f", "g"] {
             let mut verifier = sapwood_core::entry::proof::Verifier::new(&id(name));
@@ -334,7 +341,8 @@ fn a_damaged_session_is_named_by_lists_and_searches() {
     let dir = tempfile::tempdir().unwrap();
     block_on(fill(dir.path()));
     fs::remove_file(dir.path().join("index.jsonl")).unwrap();
-    let path = files(dir.path()).into_iter().find(|file| file.to_str().unwrap().ends_with("_f.jsonl")).unwrap();
+    let path =
+        files(dir.path()).into_iter().find(|file| file.to_str().unwrap().ends_with("_f.jsonl")).unwrap();
     let text = fs::read_to_string(&path).unwrap();
     fs::write(&path, text.replace("\"own\"", "\"0wn\"")).unwrap();
     block_on(async {

@@ -96,7 +96,8 @@ pub fn without_sums(text: &str) -> String {
         Ok(mut value) => {
             for field in ["sum", "salt", "hash"] {
                 let member = value[field].as_str().map(|text| format!(",\"{field}\":\"{text}\""));
-                value["line"] = value["line"].as_str().unwrap_or(line).replace(&member.unwrap_or_default(), "").into();
+                value["line"] =
+                    value["line"].as_str().unwrap_or(line).replace(&member.unwrap_or_default(), "").into();
             }
             value["line"].as_str().unwrap().to_owned()
         }

@@ -24,9 +24,8 @@ fn log_of(plan: &Plan) -> Vec<StoredEntry> {
         let in_tree: Vec<&StoredEntry> =
             log.iter().filter(|entry| entry.meta.kind.stance() == Stance::InTree).collect();
         let parent = in_tree.len().checked_sub(1 + *above as usize).map(|at| in_tree[at]);
-        let link = parent.map_or(ParentLink::Root, |parent| {
-            ParentLink::to(parent.meta.id, parent.proof.as_ref())
-        });
+        let link =
+            parent.map_or(ParentLink::Root, |parent| ParentLink::to(parent.meta.id, parent.proof.as_ref()));
         let at = TimestampMs(1_000 + i64::from(number));
         let meta = Meta {
             seq: Seq(number),
