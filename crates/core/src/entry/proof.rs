@@ -142,7 +142,7 @@ impl Proof {
     }
 
     /// The values of `salt`, `commitment` and `hash` in a JSONL line.
-    pub fn to_fields(&self) -> ProofFields {
+    pub(crate) fn to_fields(&self) -> ProofFields {
         let (salt, commitment) = match &self.opening {
             Opening::Salt(salt) => (Some(to_hex(&salt.0)), None),
             Opening::Dropped(commitment) => (None, Some(to_hex(&commitment.0))),
@@ -151,7 +151,7 @@ impl Proof {
     }
 
     /// Read the fields of a JSONL line. `None` if they are not a proof.
-    pub fn from_fields(fields: &ProofFields) -> Option<Self> {
+    pub(crate) fn from_fields(fields: &ProofFields) -> Option<Self> {
         let opening = fields.salt.as_deref().or(fields.commitment.as_deref())?;
         let mut bytes = from_hex(opening)?;
         bytes.extend(from_hex(fields.hash.as_deref()?)?);
@@ -161,7 +161,7 @@ impl Proof {
 
 /// A proof as fields of a JSONL line, in hexadecimal digits.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ProofFields {
+pub(crate) struct ProofFields {
     pub salt: Option<String>,
     pub commitment: Option<String>,
     pub hash: Option<String>,
