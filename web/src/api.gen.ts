@@ -2966,6 +2966,8 @@ export interface components {
             title?: string | null;
         };
         Hits: {
+            /** @description Present if sessions were left out because they cannot be read: what is damaged. */
+            incomplete?: string[];
             items: components["schemas"]["Hit"][];
             next?: string | null;
         };
@@ -4853,6 +4855,8 @@ export interface components {
             type: "session:waiting";
         };
         Sessions: {
+            /** @description Present if sessions were left out because they cannot be read: what is damaged. */
+            incomplete?: string[];
             items: components["schemas"]["Session"][];
             /** @description The cursor of the next page; null on the last page. */
             next?: string | null;

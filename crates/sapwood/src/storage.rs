@@ -42,7 +42,7 @@
 //! use them.
 
 pub use sapwood_core::authority::{Authority, Source};
-pub use sapwood_core::entry::proof::{Commitment, EntryHash, Opening, Proof, Salt, StoredEntry};
+pub use sapwood_core::entry::proof::{Commitment, EntryHash, Opening, ParentLink, Proof, Salt, StoredEntry};
 pub use sapwood_core::entry::{Draft, Entry, Kind, Meta, Outcome, Record, SessionState};
 pub use sapwood_core::id::{
     BlobHash, EntryId, MemoryId, Seq, SessionId, TenantId, TimestampMs, TurnId, UserName,

@@ -5,7 +5,7 @@
 //! nothing about the content, and all hashes stay verifiable. docs/adr/0042 has the definition and its reasons.
 
 use std::collections::HashMap;
-use std::fmt::{self, Write as _};
+use std::fmt;
 
 use super::{Meta, Stance};
 use crate::id::{EntryId, Seq, SessionId};
@@ -142,7 +142,7 @@ impl Proof {
     }
 
     /// The values of `salt`, `commitment` and `hash` in a JSONL line.
-    pub fn to_fields(&self) -> ProofFields {
+    pub(crate) fn to_fields(&self) -> ProofFields {
         let (salt, commitment) = match &self.opening {
             Opening::Salt(salt) => (Some(to_hex(&salt.0)), None),
             Opening::Dropped(commitment) => (None, Some(to_hex(&commitment.0))),
@@ -151,7 +151,7 @@ impl Proof {
     }
 
     /// Read the fields of a JSONL line. `None` if they are not a proof.
-    pub fn from_fields(fields: &ProofFields) -> Option<Self> {
+    pub(crate) fn from_fields(fields: &ProofFields) -> Option<Self> {
         let opening = fields.salt.as_deref().or(fields.commitment.as_deref())?;
         let mut bytes = from_hex(opening)?;
         bytes.extend(from_hex(fields.hash.as_deref()?)?);
@@ -161,23 +161,21 @@ impl Proof {
 
 /// A proof as fields of a JSONL line, in hexadecimal digits.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ProofFields {
+pub(crate) struct ProofFields {
     pub salt: Option<String>,
     pub commitment: Option<String>,
     pub hash: Option<String>,
 }
 
 fn to_hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-        write!(text, "{byte:02x}").expect("writing to a string cannot fail");
-        text
-    })
+    let digit = |half: u8| char::from(b"0123456789abcdef"[usize::from(half)]);
+    bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
 }
 
 fn from_hex(text: &str) -> Option<Vec<u8>> {
     let digit = |char: char| char.to_digit(16).filter(|_| !char.is_ascii_uppercase());
     let digits: Vec<u32> = text.chars().map(digit).collect::<Option<_>>()?;
-    if digits.len() % 2 != 0 {
+    if !digits.len().is_multiple_of(2) {
         return None;
     }
     digits.chunks(2).map(|pair| u8::try_from(pair[0] * 16 + pair[1]).ok()).collect()

@@ -63,7 +63,7 @@ impl TenantDir {
     fn check_index_lines(&self, repair: Repair, findings: &mut Vec<Finding>) -> bool {
         let bad_lines = self.index.bad_lines;
         if bad_lines > 0 {
-            let what = format!("{bad_lines} lines of the index are damaged or lack a checksum");
+            let what = format!("{bad_lines} lines of the index are damaged");
             let place = self.layout.index().display().to_string();
             findings.push(Finding { repaired: repair == Repair::Yes, ..finding("cache", place, what) });
         }
@@ -79,10 +79,12 @@ impl TenantDir {
     ) -> Result<Option<SessionLog>> {
         let log = self.layout.log(stem);
         match self.load(stem, 0) {
-            Err(error) if head_file::is_lost_end(&error, &log) && repair == Repair::Yes => {
+            Err(StoreError::Damaged { what, .. })
+                if head_file::is_lost_end(&what) && repair == Repair::Yes =>
+            {
                 let aside = head_file::set_aside(&log)?;
                 let what =
-                    format!("{error}; this could not be repaired, and is recorded in {}", aside.display());
+                    format!("{what}; this could not be repaired, and is recorded in {}", aside.display());
                 findings.push(finding("damaged", log.display().to_string(), what));
                 self.load_or_report(stem, Repair::No, findings)
             }

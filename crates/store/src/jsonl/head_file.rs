@@ -9,7 +9,6 @@ use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
-use sapwood_core::StoreError;
 use sapwood_core::port::store::Result;
 use serde::{Deserialize, Serialize};
 
@@ -21,6 +20,8 @@ use crate::validate::damaged;
 
 /// The number of bytes before the end that are compared.
 const END_BYTES: u64 = 64;
+
+const LOST_END: &str = "its end is missing";
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HeadLine {
@@ -54,14 +55,16 @@ pub fn check(head: Option<&HeadLine>, path: &Path, file: &File, whole: u64) -> R
     let Some(head) = head else { return Ok(()) };
     if whole < head.len {
         let what = format!(
-            "its end is missing: {} of the {} bytes that it had when it was last closed are left",
-            whole, head.len
+            "{LOST_END}: {whole} of the {} bytes that it had when it was last closed are left",
+            head.len
         );
         return Err(damaged(path.display(), what));
     }
     match hash_end(file, head.len).at(path)? == head.end {
         true => Ok(()),
-        false => Err(damaged(path.display(), "it was replaced, or lost lines, since it was last closed")),
+        false => {
+            Err(damaged(path.display(), format!("{LOST_END}, or it was replaced, since it was last closed")))
+        }
     }
 }
 
@@ -93,8 +96,7 @@ fn hash_end(mut file: &File, len: u64) -> std::io::Result<String> {
     Ok(blake3::hash(&end).to_hex()[..16].to_owned())
 }
 
-/// Whether an error says that a file lost its end.
-pub fn is_lost_end(error: &StoreError, path: &Path) -> bool {
-    matches!(error, StoreError::Damaged { place, .. } if *place == path.display().to_string())
-        && path_beside(path).exists()
+/// Returns whether this description of damage is about the end of a file.
+pub fn is_lost_end(what: &str) -> bool {
+    what.starts_with(LOST_END)
 }

@@ -36,8 +36,8 @@ pub struct Index {
     lines_on_disk: usize,
     /// The number of complete lines in the file that are not valid.
     pub bad_lines: usize,
-    /// Whether a crash left an incomplete line at the end.
-    is_torn: bool,
+    /// Whether the file has lines of an earlier version, or an incomplete line that a crash left.
+    is_outdated: bool,
     unsaved: Vec<String>,
 }
 
@@ -50,15 +50,17 @@ impl Index {
         let bytes = disk::read_if_exists(&layout.index())?.unwrap_or_default();
         for raw in bytes.split_inclusive(|byte| *byte == b'\n') {
             // A line without a valid checksum is ignored, because the index is only a cache.
-            if line_sum::check(raw) == Ok(LineState::Proven)
+            let state = line_sum::check(raw);
+            if state == Ok(LineState::Proven)
                 && let Ok(mut line) = serde_json::from_slice::<IndexLine>(raw)
             {
                 line.summary.authority.clone_from(&line.authority);
                 self.lines_on_disk += 1;
                 self.lines.insert(line.file.clone(), line);
             } else {
-                self.is_torn = !raw.ends_with(b"\n");
-                self.bad_lines += usize::from(!self.is_torn);
+                let is_bad = raw.ends_with(b"\n") && state != Ok(LineState::Unproven);
+                self.bad_lines += usize::from(is_bad);
+                self.is_outdated |= !is_bad;
             }
         }
         Ok(())
@@ -96,7 +98,7 @@ impl Index {
         if unsaved.is_empty() {
             return Ok(());
         }
-        if self.is_torn
+        if self.is_outdated
             || self.bad_lines > 0
             || self.lines_on_disk + unsaved.len() > 2 * self.lines.len() + SPARE_LINES_MAX
         {
@@ -114,7 +116,7 @@ impl Index {
     /// Rewrites the whole file with the current sessions.
     pub fn rewrite(&mut self, layout: &Layout) -> Result<()> {
         self.unsaved.clear();
-        (self.bad_lines, self.is_torn) = (0, false);
+        (self.bad_lines, self.is_outdated) = (0, false);
         self.lines.retain(|stem, _| layout.log(stem).exists());
         self.lines_on_disk = self.lines.len();
         let mut out = Vec::new();

@@ -87,7 +87,7 @@ fn a_lost_end_of_a_closed_file_is_damage_and_is_accepted_only_by_a_repair() {
         assert!(assert_reported(&world, &world.path("store.jsonl")).contains("its end is missing"));
     }
     std::fs::write(&file, &whole[..starts[starts.len() - 4]]).unwrap();
-    assert_eq!(world.fail(1, &["doctor", "--repair"])["code"], "doctor.findings");
+    assert_eq!(world.run(&["doctor", "--repair", "--json"]).error()["code"], "doctor.findings");
     assert_eq!(read_log(&world, &session).len(), 3);
     world.ok(&["doctor"]);
 }
