@@ -1,8 +1,11 @@
 //! Feed arbitrary bytes to an importer. It must terminate, and its entries must form a valid log with a context. Importing the
-//! same file again must also result in a valid log and must not add more entries than the first import.
+//! same file again must also result in a valid log and must not add more entries than the first import. No entry contains deep
+//! JSON.
 
 use sapwood_core::Draft;
+use sapwood_core::entry::codec::encode;
 use sapwood_core::fixture::MemLog;
+use sapwood_core::nesting::{LINE_NESTING_MAX, nesting};
 use sapwood_formats::import::reconcile::Reconciler;
 use sapwood_formats::import::sapwood::Importer;
 use sapwood_formats::import::steps::StepBatch;
@@ -22,6 +25,9 @@ pub fn run(format: Format, bytes: &[u8]) {
         );
     }
     let _ = log.context();
+    for entry in log.entries() {
+        assert!(nesting(&encode(&entry.body)) <= LINE_NESTING_MAX, "an entry contains deep JSON");
+    }
 }
 
 fn read_sapwood(bytes: &[u8]) -> Vec<Draft> {

@@ -52,3 +52,29 @@ fn an_agent_lowers_limits_and_a_limit_of_zero_is_a_mistake() {
         assert!(status == Some(1) && text.contains(field), "{wrong}: {text}");
     }
 }
+
+#[test]
+fn deep_large_and_multiplying_files_are_refused_in_time() {
+    let world = World::new("sqlite");
+    let deep = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
+    let mut bomb = "a: &a [x, x, x, x, x, x, x, x, x]\n".to_owned();
+    for (name, before) in
+        ["b", "c", "d", "e", "f", "g", "h", "i"].iter().zip(["a", "b", "c", "d", "e", "f", "g", "h"])
+    {
+        bomb += &format!("{name}: &{name} [{}]\n", vec![format!("*{before}"); 9].join(", "));
+    }
+    for (name, text) in [
+        ("deep.yaml", format!("id: deep\nsystem_prompt: {}\n", deep(100_000))),
+        ("deep.toml", format!("id = \"deep\"\nx = {}\n", deep(100_000))),
+        ("many.yaml", format!("id: many\ntools: [{}]\n", "a,".repeat(400_000))),
+        ("huge.yaml", format!("id: huge\nsystem_prompt: {}\n", "x".repeat(8 << 20))),
+        ("bomb.yaml", bomb),
+    ] {
+        let file = world.path(name);
+        std::fs::write(&file, text).unwrap();
+        let ran = world.run(&["agent", "check", file.to_str().unwrap()]);
+        assert_eq!(ran.status, Some(1), "{name}: {}", ran.stderr);
+    }
+    world.configure(&format!("x = {}\n", deep(100_000)));
+    assert_eq!(world.fail(2, &["ls"])["code"], "config.invalid");
+}

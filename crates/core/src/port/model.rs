@@ -495,6 +495,16 @@ mod tests {
     }
 
     #[test]
+    fn deeply_nested_input_is_kept_as_a_string() {
+        for (depth, is_kept) in [(NESTING_MAX, true), (NESTING_MAX + 1, false), (200_000, false)] {
+            let deep = format!("{}{}", "[".repeat(depth), "]".repeat(depth));
+            let parts = reply(call(0, &[&deep])).parts();
+            let input = parts[0].as_tool_call().unwrap().input.to_value();
+            assert_eq!((input.is_array(), input.is_string()), (is_kept, !is_kept), "depth {depth}");
+        }
+    }
+
+    #[test]
     fn input_that_is_not_json_is_kept_as_a_string() {
         let parts = reply(call(0, &["{\"a\": "])).parts();
         assert_eq!(parts[0].as_tool_call().unwrap().input.get(), "\"{\\\"a\\\": \"");

@@ -112,7 +112,7 @@ async fn exits(pid: &str) -> bool {
 async fn a_programs_tools_are_listed_and_called() {
     let tools = open_stub().await;
     let specs: BTreeMap<String, _> = tools.iter().map(|tool| (tool.spec().name, tool.spec())).collect();
-    assert_eq!(specs.len(), 14);
+    assert_eq!(specs.len(), 15);
     assert_eq!((specs["mcp__stub__echo"].touch, specs["mcp__stub__die"].touch), (Touch::Reads, Touch::Acts));
     assert!(specs.values().all(|spec| spec.replay == Replay::Never));
     assert_eq!(call(&tools, "echo", "hello").await, ToolOutput::text("hello"));
@@ -344,4 +344,13 @@ async fn a_detached_process_of_a_server_does_not_outlive_it() {
     assert!(is_running(&detached));
     drop(tools);
     assert!(exits(&detached).await);
+}
+
+#[tokio::test]
+async fn a_deeply_nested_result_is_an_error_and_the_next_call_works() {
+    let tools = open_with_short_timeout().await;
+    assert!(!call(&tools, "deep", "20").await.is_error);
+    assert!(call(&tools, "deep", "1000").await.is_error);
+    // On a busy machine, an answer may exceed the short timeout.
+    pid_from(&tools, "pid").await;
 }

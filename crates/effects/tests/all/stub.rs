@@ -34,7 +34,7 @@ impl ServerHandler for Stub {
         let tool = |name: &'static str| Tool::new(name, format!("does {name}"), schema.clone());
         let mut tools: Vec<Tool> =
             ["picture", "env", "pid", "die", "hang", "freeze", "refuse", "spawn"].map(tool).into();
-        tools.extend(["connect", "read", "allocate", "detach"].map(tool));
+        tools.extend(["connect", "read", "allocate", "detach", "deep"].map(tool));
         // A tool whose description leaks the server's key.
         let boast = format!("my key is {}", std::env::var("TOKEN").unwrap_or_default());
         tools.push(Tool::new("boast", boast, schema.clone()));
@@ -76,6 +76,11 @@ impl ServerHandler for Stub {
                 let memory = std::hint::black_box(vec![1_u8; bytes]);
                 tokio::time::sleep(Duration::from_secs(600)).await;
                 text_result(memory.len().to_string())
+            }
+            "deep" => {
+                let depth = text.parse().unwrap_or(0);
+                let nested = (0..depth).fold(json!(1), |inner, _| json!([inner]));
+                CallToolResult::structured(nested)
             }
             "detach" => {
                 let script = "setsid sleep 600 >/dev/null 2>&1 & echo $!";

@@ -54,6 +54,26 @@ fn every_importer_survives_its_seeds_and_mutations() {
     }
 }
 
+/// Replaces some of the strings of each seed by deep JSON.
+#[test]
+fn every_importer_survives_deep_json_in_place_of_any_value() {
+    const PLACES_MAX: usize = 3;
+    let foreign = files_of(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures"));
+    let deep = |depth: usize| format!("{}1{}", "{\"a\":[".repeat(depth / 2), "]}".repeat(depth / 2));
+    for seed in [seeds_of("sapwood"), foreign].concat() {
+        let seed = String::from_utf8_lossy(&seed).into_owned();
+        let values: Vec<usize> = seed.match_indices("\":\"").map(|(at, _)| at + 2).collect();
+        for place in values.iter().step_by(values.len().div_ceil(PLACES_MAX).max(1)) {
+            let Some(length) = seed[place + 1..].find('"') else { continue };
+            let (before, after) = (&seed[..*place], &seed[place + length + 2..]);
+            for depth in [150, 60_000] {
+                let changed = format!("{before}{}{after}", deep(depth));
+                Format::ALL.iter().for_each(|format| import::run(*format, changed.as_bytes()));
+            }
+        }
+    }
+}
+
 #[test]
 fn requests_survive_their_seeds_and_mutations() {
     run_over(&seeds_of("request"), changes() * 100, request::run);
