@@ -3,6 +3,7 @@
 
 pub mod about;
 pub mod agent;
+pub mod allowance;
 pub mod apikey;
 pub mod approvals;
 pub mod approve;
