@@ -7,11 +7,11 @@ use sapwood::store::DamagedLog;
 use crate::app::App;
 use crate::args::{self, Cli, Command};
 use crate::cmd::{
-    about, agent, apikey, approvals, approve, archives, audit, backup, branch, cancel, chat, compact,
-    context, doctor, erase, events, export, feed, files, flow, fork, graft, hold, hook, import, info, inject,
-    keychain, label_rename, ledger, length_exists, lifecycle, ls, memory, migrate, model, new, prune,
-    restore, resume, retention, sandbox, search, send, serve, set, share, show, skill, store, thinking, tree, trigger,
-    trim, uncompact, usage,
+    about, agent, allowance, apikey, approvals, approve, archives, audit, backup, branch, cancel, chat,
+    compact, context, doctor, erase, events, export, feed, files, flow, fork, graft, hold, hook, import,
+    info, inject, keychain, label_rename, ledger, length_exists, lifecycle, ls, memory, migrate, model, new,
+    prune, restore, resume, retention, sandbox, search, send, serve, set, share, show, skill, store, thinking, tree,
+    trigger, trim, uncompact, usage,
 };
 use crate::failure::Result;
 
@@ -97,6 +97,7 @@ pub async fn dispatch(app: &mut App, command: Command) -> Result<()> {
         Command::Trigger(args) => Box::pin(trigger::run(app, args)).await,
         Command::Skill(args) => skill::run(app, args).await,
         Command::Hook(args) => hook::run(app, args).await,
+        Command::Allowance(args) => allowance::run(app, args).await,
         Command::Hold(args) => hold::run(app, args).await,
         Command::Retention(args) => retention::run(app, args).await,
         Command::Store(args) => store::run(app, args).await,

@@ -213,6 +213,8 @@ fn hint_for(code: &str) -> &'static str {
         "key.not_found" => "run `sapwood key ls` to list the keys",
         "hold.not_found" => "run `sapwood hold` to list the legal holds",
         "operator.required" => "run the command without --as",
+        "model.denied" => "choose an allowed model; `sapwood allowance ls` lists them",
+        "allowance.exceeded" => "wait until the next day (UTC), or raise it with `sapwood allowance set`",
         "server.open" => "create a key with `sapwood key new --user NAME`, or listen on 127.0.0.1",
         "server.address" => {
             "check whether another server is using this address, or choose another with --addr"

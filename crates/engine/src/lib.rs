@@ -22,6 +22,7 @@
 //! | [`Engine::hooks`] | [`hook`] | call the installed hooks |
 //! | [`Engine::triggers`] | [`trigger`] | start turns on events and schedules |
 //! | [`Engine::skills`] | [`skill`] | the active skills of a session |
+//! | [`Engine::allowances`] | [`allowance`] | the models that callers may use, and how much per day |
 //! | [`Engine::personal_data`] | [`personal_data`] | legal holds, erasure and retention of a person's data |
 //! | [`Engine::imports`] | [`import`] | import sessions |
 //! | [`Engine::log`] | [`log`] | read and append entries, for the services above |
@@ -30,6 +31,7 @@
 //! [`TakeoverTask`](turn::TakeoverTask) resumes the turns of dead processes.
 
 pub mod adopt;
+pub mod allowance;
 mod backends;
 pub mod blob;
 pub mod branch;
@@ -56,6 +58,7 @@ pub mod inputs;
 mod lease;
 pub mod log;
 pub mod memory;
+mod metered_model;
 pub mod migrate;
 mod model_chain;
 pub mod page_reader;

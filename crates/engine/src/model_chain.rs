@@ -75,6 +75,8 @@ impl Configuration<'_> {
         let demo = (origin == ModelOrigin::Default && first.model == DEMO_MODEL && is_first_chosen)
             .then(|| DEMO_NOTICE.to_owned());
         let (links, fallback_notice) = callable_links(&backends, links, origin)?;
+        let allowed = self.engine.allowances().allowed_links(scope, links).await?;
+        let links = allowed.map_err(|source| EngineError::ModelUnavailable { origin, source })?;
         Ok(ModelChain { links, notice: fallback_notice.or(demo) })
     }
 

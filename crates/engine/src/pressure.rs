@@ -230,7 +230,7 @@ impl Compactions<'_> {
         session: &SessionId,
         model: Option<String>,
     ) -> Result<ModelSummariser> {
-        let backends = self.engine.backends()?;
+        let backends = self.engine.backends_for(scope)?;
         if let Some(model) = model {
             let name = self.engine.configuration().callable_model(&model)?;
             return Ok(ModelSummariser::new(backends.model, name));

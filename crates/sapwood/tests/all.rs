@@ -3,6 +3,7 @@
 
 #[cfg(test)]
 mod all {
+    mod allowances;
     mod approvals;
     mod audit;
     mod compact;

@@ -4,6 +4,7 @@
 pub mod about;
 pub mod agent;
 pub mod agent_adopt;
+pub mod allowance;
 pub mod apikey;
 pub mod approvals;
 pub mod approve;

@@ -264,6 +264,12 @@ pub enum ModelError {
     /// The scripted model has no reply for this call.
     #[error("{model}: call {call} is not in the script")]
     Unscripted { model: String, call: u32 },
+    /// The caller's allowance does not include the model. Nothing was sent.
+    #[error("{model} is not among the models that {holder} may use")]
+    Denied { model: String, holder: String },
+    /// The call could exceed the caller's allowance. Nothing was sent.
+    #[error("{model} was not called: {holder} may use {limit}, and the call could exceed this")]
+    OverAllowance { model: String, holder: String, limit: String },
     /// The reply exceeds one of Sapwood's limits.
     #[error("{model}: the reply is over the limit of {limit} {unit}")]
     TooLarge { model: String, limit: usize, unit: &'static str },
@@ -285,6 +291,8 @@ impl ModelError {
             ModelError::Unknown { .. } => "model.unknown",
             ModelError::Refused { .. } => "model.refused",
             ModelError::Unscripted { .. } => "model.unscripted",
+            ModelError::Denied { .. } => "model.denied",
+            ModelError::OverAllowance { .. } => "allowance.exceeded",
             ModelError::TooLarge { .. } => "model.too_large",
         }
     }

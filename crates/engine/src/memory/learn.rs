@@ -65,7 +65,7 @@ impl Memories<'_> {
     pub async fn learn(self, scope: &Scope, session: &SessionId) -> Result<Learning> {
         self.engine.directory().check_right(scope, session, Right::Own).await?;
         let unprocessed = self.unprocessed_entries(scope, session).await?;
-        let (candidates, how, fell_back) = self.candidates(&unprocessed).await;
+        let (candidates, how, fell_back) = self.candidates(scope, &unprocessed).await;
         let kept = self.store_candidates(scope, &unprocessed, candidates, &how).await?;
         for one in kept.iter().filter(|one| one.outcome != MemoryOutcome::Known) {
             self.engine.hooks().fire(HookName::OnMemory, scope, session, None, || memory_event(one)).await;
@@ -158,7 +158,11 @@ impl Memories<'_> {
 
     /// Extract candidates with the configured model, or by rules if there is none. If the model fails or its answer is
     /// invalid, falls back to rules and returns the reason.
-    async fn candidates(self, unprocessed: &UnprocessedEntries) -> (Vec<Candidate>, Learned, Option<String>) {
+    async fn candidates(
+        self,
+        scope: &Scope,
+        unprocessed: &UnprocessedEntries,
+    ) -> (Vec<Candidate>, Learned, Option<String>) {
         let by_rules = || rules::extract(&unprocessed.entries, &unprocessed.summary.owner);
         let Some(name) = &self.engine.config.memory.model else {
             return (by_rules(), Learned::ByRules, None);
@@ -166,7 +170,7 @@ impl Memories<'_> {
         let Some(shown) = llm_extract::number_lines(&unprocessed.entries, &unprocessed.summary.owner) else {
             return (by_rules(), Learned::ByRules, None);
         };
-        match ask_model(self.engine, name, &shown).await {
+        match ask_model(self.engine, scope, name, &shown).await {
             Ok(found) => (found, Learned::ByModel(name.clone()), None),
             Err(why) => {
                 tracing::warn!(session = %unprocessed.summary.id, why, "falling back to rules for learning memories");
@@ -231,10 +235,11 @@ impl UnprocessedEntries {
 
 async fn ask_model(
     engine: &Engine,
+    scope: &Scope,
     name: &str,
     shown: &llm_extract::NumberedTranscript,
 ) -> Result<Vec<Candidate>, String> {
-    let backends = engine.backends().map_err(|error| error.to_string())?;
+    let backends = engine.backends_for(scope).map_err(|error| error.to_string())?;
     let model = ModelSummariser::new(backends.model, name);
     let request = SummaryRequest { system: llm_extract::SYSTEM.to_owned(), text: shown.text.clone() };
     let answer = tokio::time::timeout(MODEL_WAIT, model.write(request)).await;

@@ -239,7 +239,8 @@ impl Turns<'_> {
         let (terms, assignment) = (opening.terms.clone(), opening.assignment.clone());
         let parameters = TurnParameters { fence: hold.fence, turn, terms: &terms, assignment };
         let context =
-            TurnContext::build(self.engine, scope, &summary, self.engine.backends()?, parameters).await?;
+            TurnContext::build(self.engine, scope, &summary, self.engine.backends_for(scope)?, parameters)
+                .await?;
         if let Err(error) = context.check_limits(&summary) {
             self.record_refused_turn(scope, &summary, &context, &error).await?;
             return Err(error);

@@ -9,9 +9,7 @@ use sapwood::engine::compact::Writing;
 use sapwood::engine::memory::UserMemory;
 use sapwood::engine::personal_data::{DataSubject, HoldTarget, OtherForks, RetentionPolicy};
 use sapwood::storage::{StoreOptions, open_store};
-use sapwood::{
-    Engine, ForkAt, MemoryKind, OpenOptions, Principal, Scope, SessionId, TenantId, user_text,
-};
+use sapwood::{Engine, ForkAt, MemoryKind, OpenOptions, Principal, Scope, SessionId, TenantId, user_text};
 use tempfile::TempDir;
 
 const DAY_MS: i64 = 86_400_000;
@@ -90,10 +88,16 @@ async fn the_data_of_a_user_is_erased_and_the_fact_stays_in_the_audit() {
         let fork = OpenOptions { id: Some("fork".parse().unwrap()), ..OpenOptions::default() };
         let fork = engine.sessions().fork(&operator(), &first, ForkAt::Leaf, fork).await.unwrap();
         let found = engine.personal_data().inventory(&operator(), &ana()).await.unwrap();
-        assert_eq!((&found.sessions, &found.forks, found.memories), (&vec![first.clone()], &vec![fork.clone()], 1));
+        assert_eq!(
+            (&found.sessions, &found.forks, found.memories),
+            (&vec![first.clone()], &vec![fork.clone()], 1)
+        );
 
         let report = engine.personal_data().erase(&operator(), &ana(), OtherForks::Keep).await.unwrap();
-        assert_eq!((report.erased, report.forks, report.memories), (vec![first.clone()], vec![fork.clone()], 1));
+        assert_eq!(
+            (report.erased, report.forks, report.memories),
+            (vec![first.clone()], vec![fork.clone()], 1)
+        );
         assert!(!engine.directory().exists(&operator(), &first).await.unwrap());
         assert!(engine.directory().exists(&operator(), &kept).await.unwrap());
         assert_eq!(engine.personal_data().inventory(&operator(), &ana()).await.unwrap().memories, 0);
@@ -180,7 +184,11 @@ async fn retention_announces_before_it_erases_and_respects_activity_and_holds() 
         assert_eq!(data.notices(&user("ana")).await.unwrap().len(), 1, "owners see their announcements");
         assert!(run(Writing::Write).await.erased.is_empty(), "the notice has not ended");
         world.pass_days(6);
-        engine.edits().inject(&user("eve"), &active, vec![user_text("hi")], Default::default()).await.unwrap();
+        engine
+            .edits()
+            .inject(&user("eve"), &active, vec![user_text("hi")], Default::default())
+            .await
+            .unwrap();
         world.pass_days(2);
 
         let report = run(Writing::Write).await;
