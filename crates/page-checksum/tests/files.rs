@@ -1,6 +1,8 @@
 //! Real SQLite files: bits are flipped, transactions overwrite their own frames, files get checksums while other
 //! connections use them, and connections write and read at the same time.
 
+#![allow(clippy::unwrap_used)]
+
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
