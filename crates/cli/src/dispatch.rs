@@ -10,8 +10,8 @@ use crate::cmd::{
     about, agent, allowance, apikey, approvals, approve, archives, audit, backup, branch, cancel, chat,
     compact, context, doctor, erase, events, export, feed, files, flow, fork, graft, hold, hook, import,
     info, inject, keychain, label_rename, ledger, length_exists, lifecycle, ls, memory, migrate, model, new,
-    prune, restore, resume, retention, sandbox, search, send, serve, set, share, show, skill, store, thinking, tree,
-    trigger, trim, uncompact, usage,
+    prune, restore, resume, retention, sandbox, search, send, serve, set, share, show, skill, store,
+    thinking, tree, trigger, trim, uncompact, usage,
 };
 use crate::failure::Result;
 

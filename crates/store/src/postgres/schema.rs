@@ -147,7 +147,9 @@ impl Migration<'_> {
     /// The SQL of a step, for a transaction.
     fn step(&self, number: usize) -> String {
         let prepare = match number {
-            0 => "CREATE SCHEMA IF NOT EXISTS sapwood; CREATE TABLE sapwood.layout (step integer PRIMARY KEY);",
+            0 => {
+                "CREATE SCHEMA IF NOT EXISTS sapwood; CREATE TABLE sapwood.layout (step integer PRIMARY KEY);"
+            }
             _ => "",
         };
         format!(
