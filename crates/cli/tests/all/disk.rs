@@ -64,22 +64,21 @@ fn a_disk_without_a_free_byte_is_reported_and_nothing_hangs() {
 #[test]
 fn a_session_can_be_erased_from_a_full_disk() {
     in_own_mounts("disk::a_session_can_be_erased_from_a_full_disk", |scheme| {
-        // Large enough for the space that a store reserves.
+        // Large enough for the space that a server reserves.
         let disk = SmallDisk::mount_of(scheme, "320m");
         let session = seed(&disk.world);
         disk.world.ok(&["new", "--id", "other"]);
         disk.world.add_messages(&session, &[&format!("u:{}", "moss ".repeat(20_000))]);
+        let served = serve(&disk.world, "127.0.0.1:0");
+        assert_eq!(request(&served.addr, "GET", "/v1/sessions/other", None, "").0, 200);
         disk.fill(usize::MAX);
-        let erase = |session: &str| {
-            let ran = disk.world.run(&["erase", session, "--yes"]);
-            assert_eq!(ran.status, Some(0), "{}", ran.stderr);
-        };
-        erase(&session);
-        let listed = disk.world.lines(&["ls"]);
-        assert!(listed.len() == 1 && listed[0]["id"] == "other", "{listed:?}");
+        for id in [session.as_str(), "other"] {
+            let (status, answer) = request(&served.addr, "DELETE", &format!("/v1/sessions/{id}"), None, "");
+            assert!((200..300).contains(&status), "{id}: {status} {answer}");
+            assert_eq!(request(&served.addr, "GET", &format!("/v1/sessions/{id}"), None, "").0, 404);
+        }
         assert!(!disk.contains(b"moss moss"), "the erased text is still on the disk");
-        // And again, with what is left of the reserved space.
-        erase("other");
+        drop(served);
         disk.free_space();
         assert_healthy(&disk.world);
     });

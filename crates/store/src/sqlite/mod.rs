@@ -127,13 +127,6 @@ impl Drop for SqliteStore {
 impl SqliteStore {
     /// Opens a file and creates it if it does not exist. Blocks the thread.
     pub fn open(path: PathBuf, options: OpenOptions) -> Result<Self> {
-        let reserve = SpaceReserve::of(&path);
-        let store = reserve.use_if_full(|| Self::open_file(path.clone(), options.clone()))?;
-        reserve.create();
-        Ok(store)
-    }
-
-    fn open_file(path: PathBuf, options: OpenOptions) -> Result<Self> {
         create_private_file(&path)?;
         let key = options.key;
         // A file that is not a Sapwood store, or is too new, must not be changed. So an existing
@@ -153,7 +146,7 @@ impl SqliteStore {
         let _checkpointer = Checkpointer::start(&mut db, key)?;
         Ok(Self {
             health: PathHealth::new(&path),
-            reserve: SpaceReserve::of(&path),
+            reserve: SpaceReserve::create(&path),
             path,
             durability,
             lease_clock: Arc::new(BootClock::default()),

@@ -1,13 +1,14 @@
-//! Disk space that is kept for a full disk: a file beside the store. Opening and erasing need some space, because SQLite
-//! writes to the write-ahead log first. Without a reserve, an erasure could not free any space.
+//! Disk space that a process keeps for a full disk. Erasing needs some space, because SQLite writes to the write-ahead log
+//! first. Without a reserve, an erasure could not free any space.
+//!
+//! The reserve is a file without a name that this process holds open. It therefore never remains beside the store, and
+//! a store that is closed has none.
 
-use std::ffi::OsString;
-use std::fs::{File, OpenOptions};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
-use rustix::fs::{FallocateFlags, fallocate, statvfs};
-use sapwood_core::StoreError;
-use sapwood_core::port::store::Result;
+use rustix::fs::{CWD, FallocateFlags, Mode, OFlags, fallocate, openat, statvfs};
 
 /// Size of the reserve. Erasing a session needs about as much as the session's size.
 const RESERVE_BYTES: u64 = 4 << 20;
@@ -17,107 +18,72 @@ const RESERVE_BYTES_MIN: u64 = 128 << 10;
 const FREE_BYTES_MIN: u64 = 256 << 20;
 
 pub(super) struct SpaceReserve {
-    file: PathBuf,
+    dir: PathBuf,
+    file: Mutex<Option<OwnedFd>>,
 }
 
 impl SpaceReserve {
-    /// The reserve of a store. Creates nothing.
-    pub fn of(store: &Path) -> Self {
-        let mut file = OsString::from(store);
-        file.push("-reserve");
-        Self { file: file.into() }
-    }
-
-    /// Create the reserve if the disk has much free space.
-    pub fn create(&self) {
-        let is_complete = std::fs::metadata(&self.file).is_ok_and(|found| found.len() >= RESERVE_BYTES);
-        if !is_complete && self.free_bytes().is_some_and(|free| free >= FREE_BYTES_MIN) {
-            self.allocate(RESERVE_BYTES);
+    /// Reserve space in the directory of a store, if its disk has much free space.
+    pub fn create(store: &Path) -> Self {
+        let parent = store.parent().filter(|dir| !dir.as_os_str().is_empty());
+        let reserve = Self { dir: parent.unwrap_or(Path::new(".")).to_owned(), file: Mutex::default() };
+        if reserve.free_bytes().is_some_and(|free| free >= FREE_BYTES_MIN) {
+            reserve.refill();
         }
+        reserve
     }
 
-    /// Run work again with the reserve's space if it found the disk full. Then keep what is left of that space.
-    pub fn use_if_full<T>(&self, mut work: impl FnMut() -> Result<T>) -> Result<T> {
-        match work() {
-            Err(StoreError::DiskFull { .. }) if self.release() => {
-                let done = work();
-                self.refill();
-                done
-            }
-            done => done,
-        }
+    /// Free the reserved space.
+    pub fn release(&self) {
+        self.file.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
 
-    /// Free the reserved space. `false` if there is none.
-    pub fn release(&self) -> bool {
-        std::fs::remove_file(&self.file).is_ok()
-    }
-
-    /// Reserve as much of the remaining space as possible.
+    /// Reserve as much of the remaining space as possible. Failures are ignored: without a reserve, the store works like
+    /// any other program.
     pub fn refill(&self) {
         let mut bytes = RESERVE_BYTES;
-        while bytes >= RESERVE_BYTES_MIN && !self.allocate(bytes) {
+        let mut file = None;
+        while file.is_none() && bytes >= RESERVE_BYTES_MIN {
+            file = allocate(&self.dir, bytes);
             bytes /= 2;
         }
+        *self.file.lock().unwrap_or_else(PoisonError::into_inner) = file;
     }
 
     fn free_bytes(&self) -> Option<u64> {
-        let disk = statvfs(self.file.parent().filter(|dir| !dir.as_os_str().is_empty())?).ok()?;
+        let disk = statvfs(&self.dir).ok()?;
         Some(disk.f_bavail.saturating_mul(disk.f_frsize))
-    }
-
-    /// Allocate the file. Failures are ignored: without a reserve, the store works like any other program.
-    fn allocate(&self, bytes: u64) -> bool {
-        let allocated = create_private(&self.file).is_ok_and(|file| {
-            // A file system without this call has no reserve: writing zeros would be slow on every new store.
-            fallocate(&file, FallocateFlags::empty(), 0, bytes).is_ok()
-        });
-        if !allocated {
-            let _ = std::fs::remove_file(&self.file);
-        }
-        allocated
     }
 }
 
-fn create_private(path: &Path) -> std::io::Result<File> {
-    use std::os::unix::fs::OpenOptionsExt;
-    OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)
+/// Allocate a file without a name. File systems that cannot do this have no reserve.
+#[cfg(target_os = "linux")]
+fn allocate(dir: &Path, bytes: u64) -> Option<OwnedFd> {
+    let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
+    let file = openat(CWD, dir, flags, Mode::RUSR | Mode::WUSR).ok()?;
+    fallocate(&file, FallocateFlags::empty(), 0, bytes).ok().map(|()| file)
+}
+#[cfg(not(target_os = "linux"))]
+fn allocate(_: &Path, _: u64) -> Option<OwnedFd> {
+    None
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn full() -> StoreError {
-        StoreError::DiskFull { place: "here".to_owned() }
-    }
-
     #[test]
-    fn work_that_finds_the_disk_full_runs_again_without_the_reserve() {
+    fn the_reserve_occupies_space_without_a_name_until_it_is_released() {
         let dir = tempfile::tempdir().unwrap();
-        let reserve = SpaceReserve::of(&dir.path().join("s.db"));
-        let file = dir.path().join("s.db-reserve");
-        let mut runs = 0;
-        // Without a reserve there is no second run.
-        let failed = reserve.use_if_full::<()>(|| {
-            runs += 1;
-            Err(full())
-        });
-        assert!(failed.is_err() && runs == 1);
+        let reserve = SpaceReserve::create(&dir.path().join("s.db"));
         reserve.refill();
-        if !file.exists() {
-            return;
-        }
-        let mut was_there = Vec::new();
-        let done = reserve.use_if_full(|| {
-            was_there.push(file.exists());
-            if file.exists() { Err(full()) } else { Ok(()) }
-        });
-        assert!(done.is_ok() && was_there == [true, false]);
-        assert_eq!(std::fs::metadata(&file).unwrap().len(), RESERVE_BYTES);
-        // Another failure is returned at once.
-        let busy =
-            reserve.use_if_full::<()>(|| Err(StoreError::Busy { place: "here".to_owned(), waited_ms: 1 }));
-        assert!(busy.is_err() && file.exists());
+        let bytes = || {
+            let file = reserve.file.lock().unwrap();
+            file.as_ref().map(|file| rustix::fs::fstat(file).unwrap().st_blocks.cast_unsigned() * 512)
+        };
+        assert!(bytes().is_none_or(|bytes| bytes >= RESERVE_BYTES), "{:?}", bytes());
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+        reserve.release();
+        assert_eq!(bytes(), None);
     }
 }
