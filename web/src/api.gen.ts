@@ -339,6 +339,41 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/holds": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** List the legal holds. Only for operators. */
+        get: operations["list_holds"];
+        put?: never;
+        /** Place a legal hold on a session or a user. Only for operators. */
+        post: operations["place_hold"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/holds/{target}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        /** Release a legal hold. Only for operators. */
+        delete: operations["release_hold"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/import": {
         parameters: {
             query?: never;
@@ -494,6 +529,42 @@ export interface paths {
         get: operations["list_input_items"];
         put?: never;
         post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/retention": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Get how long inactive sessions are kept, and the announced erasures of sessions that you can read. */
+        get: operations["get_retention"];
+        /** Set how long inactive sessions are kept. Only for operators. */
+        put: operations["set_retention"];
+        post?: never;
+        /** Keep sessions forever. Only for operators. */
+        delete: operations["remove_retention"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/retention/run": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Announce inactive sessions, and erase those whose notice has ended. Only for operators. */
+        post: operations["run_retention"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1131,7 +1202,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Get every entry of the tree with its children. */
+        /** Get the entries of the tree with their children: all, or a page. */
         get: operations["get_tree"];
         put?: never;
         post?: never;
@@ -1328,6 +1399,43 @@ export interface paths {
          *     fires only once.
          */
         post: operations["fire_trigger"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/users/{user}/data": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** List the data of a user. Only for operators. */
+        get: operations["get_user_data"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/users/{user}/erase": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Erase the sessions and memories of a user, and revoke the user's keys. Data under a legal hold is kept. Only for
+         *     operators.
+         */
+        post: operations["erase_user"];
         delete?: never;
         options?: never;
         head?: never;
@@ -2516,6 +2624,28 @@ export interface components {
         };
         /** @description A seq, an id, a unique prefix of one, or a label. */
         EntryName: number | string;
+        EraseUser: {
+            /**
+             * @description Also erase forks of the sessions that belong to other owners.
+             * @default false
+             */
+            forks: boolean;
+        };
+        /** @description What an erasure has done. */
+        ErasedUser: {
+            erased: string[];
+            /** @description Forks of other owners that still have entries of erased sessions. */
+            forks: string[];
+            /** @description Sessions that a legal hold protects. They were kept. */
+            held: string[];
+            /**
+             * Format: uint64
+             * @description The number of revoked API keys.
+             */
+            keys: number;
+            /** Format: uint64 */
+            memories: number;
+        };
         /** @description An event: a durable event has a `seq` and its `entry`; a fragment is never stored or replayed. */
         Event: components["schemas"]["AgentApprovalAnsweredEvent"] | components["schemas"]["AgentApprovalRequestedEvent"] | components["schemas"]["AgentFailoverEvent"] | components["schemas"]["AgentMessageEvent"] | components["schemas"]["AgentReasoningEvent"] | components["schemas"]["AgentRetryingEvent"] | components["schemas"]["AgentTokenEvent"] | components["schemas"]["AgentToolCallEvent"] | components["schemas"]["AgentToolResultEvent"] | components["schemas"]["AgentToolRunningEvent"] | components["schemas"]["CostUpdatedEvent"] | components["schemas"]["CostWarningEvent"] | components["schemas"]["FlowEnteredEvent"] | components["schemas"]["FlowEventEvent"] | components["schemas"]["SessionArchivedEvent"] | components["schemas"]["SessionArtifactEvent"] | components["schemas"]["SessionBranchedEvent"] | components["schemas"]["SessionCancelAskedEvent"] | components["schemas"]["SessionCancelledEvent"] | components["schemas"]["SessionClosedEvent"] | components["schemas"]["SessionCompactedEvent"] | components["schemas"]["SessionCompactingEvent"] | components["schemas"]["SessionContextChangedEvent"] | components["schemas"]["SessionDequeuedEvent"] | components["schemas"]["SessionExportedEvent"] | components["schemas"]["SessionGraftedEvent"] | components["schemas"]["SessionInfoEvent"] | components["schemas"]["SessionLabelledEvent"] | components["schemas"]["SessionMessageEvent"] | components["schemas"]["SessionPressureEvent"] | components["schemas"]["SessionQueuedEvent"] | components["schemas"]["SessionRenamedEvent"] | components["schemas"]["SessionReopenedEvent"] | components["schemas"]["SessionSettingsChangedEvent"] | components["schemas"]["SessionSharedEvent"] | components["schemas"]["SessionStartedEvent"] | components["schemas"]["SessionTrimmedEvent"] | components["schemas"]["SessionTurnCompletedEvent"] | components["schemas"]["SessionTurnStartedEvent"] | components["schemas"]["SessionWaitingEvent"];
         /** @description Whether a session exists for the caller. */
@@ -2970,6 +3100,17 @@ export interface components {
             incomplete?: string[];
             items: components["schemas"]["Hit"][];
             next?: string | null;
+        };
+        Hold: {
+            /** Format: int64 */
+            at: number;
+            by: string;
+            reason?: string | null;
+            /** @description `session:ID` or `user:NAME`. */
+            target: string;
+        };
+        Holds: {
+            items: components["schemas"]["Hold"][];
         };
         /**
          * @description What a hook changed, refused or did. Data: [`HookNote`](crate::port::hook::HookNote).
@@ -3428,6 +3569,11 @@ export interface components {
             rounds?: components["schemas"]["GraftRounds"] | null;
             source: string;
         };
+        NewHold: {
+            reason?: string | null;
+            /** @description `session:ID` or `user:NAME`. */
+            target: string;
+        };
         NewItems: {
             /** @description At most 20. */
             items: {
@@ -3730,6 +3876,40 @@ export interface components {
         } & {
             [key: string]: unknown;
         };
+        Retention: {
+            /** @description The announced erasures of sessions that you can read. */
+            notices: components["schemas"]["RetentionNotice"][];
+            policy?: components["schemas"]["RetentionPolicy"] | null;
+        };
+        /** @description An announced erasure. */
+        RetentionNotice: {
+            /** Format: int64 */
+            announced_at: number;
+            /** Format: int64 */
+            erase_at: number;
+            session: string;
+        };
+        /** @description How long the tenant keeps inactive sessions. */
+        RetentionPolicy: {
+            /**
+             * Format: uint32
+             * @description Days without an entry after which a session is announced.
+             */
+            days: number;
+            /**
+             * Format: uint32
+             * @description Days between the announcement and the erasure.
+             */
+            notice_days: number;
+        };
+        RetentionRun: {
+            announced: components["schemas"]["RetentionNotice"][];
+            erased: string[];
+            /** @description Inactive sessions that a legal hold protects. */
+            held: string[];
+            /** @description Sessions whose announcement was withdrawn. */
+            withdrawn: string[];
+        };
         /**
          * @description A principal's role in one session, in order of increasing rights.
          * @enum {string}
@@ -3799,6 +3979,13 @@ export interface components {
          * @enum {string}
          */
         RoundStatus: "ok" | "failed" | "refused" | "asked" | "backtracked" | "interrupted" | "cancelled";
+        RunRetention: {
+            /**
+             * @description Only list what would be announced and erased.
+             * @default false
+             */
+            dry_run: boolean;
+        };
         /** @description Input: a string, or an array of parts or items. */
         Said: string | {
             [key: string]: unknown;
@@ -5137,6 +5324,7 @@ export interface components {
         };
         Tree: {
             leaf?: components["schemas"]["Seq"] | null;
+            next?: components["schemas"]["Seq"] | null;
             /** @description Sorted by seq. */
             nodes: components["schemas"]["Node"][];
             roots: components["schemas"]["Seq"][];
@@ -5322,6 +5510,25 @@ export interface components {
              * @enum {string}
              */
             type: "usage_reported";
+        };
+        /** @description The data of a user. */
+        UserData: {
+            /** @description Forks of the sessions that belong to other owners. */
+            forks: string[];
+            /** @description Those of them that a legal hold protects. */
+            held: string[];
+            /**
+             * Format: uint64
+             * @description The number of API keys that are not revoked.
+             */
+            keys: number;
+            /**
+             * Format: uint64
+             * @description The number of memories.
+             */
+            memories: number;
+            /** @description The user's sessions, with their inputs and artifacts. */
+            sessions: string[];
         };
         /**
          * @description A message from a user.
@@ -6187,6 +6394,94 @@ export interface operations {
             };
         };
     };
+    list_holds: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Holds"];
+                };
+            };
+            /** @description An error; the status depends on its code. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    place_hold: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["NewHold"];
+            };
+        };
+        responses: {
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Hold"];
+                };
+            };
+            /** @description An error; the status depends on its code. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    release_hold: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                target: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description An error; the status depends on its code. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     import_file: {
         parameters: {
             query?: {
@@ -6635,6 +6930,124 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["OpenAiError"];
+                };
+            };
+        };
+    };
+    get_retention: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Retention"];
+                };
+            };
+            /** @description An error; the status depends on its code. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    set_retention: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["RetentionPolicy"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RetentionPolicy"];
+                };
+            };
+            /** @description An error; the status depends on its code. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    remove_retention: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description An error; the status depends on its code. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    run_retention: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["RunRetention"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RetentionRun"];
+                };
+            };
+            /** @description An error; the status depends on its code. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
                 };
             };
         };
@@ -8162,7 +8575,12 @@ export interface operations {
     };
     get_tree: {
         parameters: {
-            query?: never;
+            query?: {
+                /** @description Only entries after this seq. */
+                after?: number;
+                /** @description Maximum number of nodes. Without it, all nodes are returned. */
+                limit?: number;
+            };
             header?: never;
             path: {
                 session: string;
@@ -8534,6 +8952,70 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Fired"];
+                };
+            };
+            /** @description An error; the status depends on its code. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    get_user_data: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                user: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["UserData"];
+                };
+            };
+            /** @description An error; the status depends on its code. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    erase_user: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                user: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["EraseUser"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErasedUser"];
                 };
             };
             /** @description An error; the status depends on its code. */

@@ -10,8 +10,9 @@ use crate::{Engine, EngineError, Result};
 
 /// Entries per step of a walk towards the root.
 const WALK_ENTRIES: usize = 4_096;
-/// Records per read of the log. The store also limits the bytes.
-const PAGE_RECORDS: usize = 500;
+/// Records of the first and of the largest read of the log. The store also limits the bytes.
+const PAGE_RECORDS_MIN: usize = 32;
+const PAGE_RECORDS_MAX: usize = 512;
 
 /// Where a path starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,6 +89,7 @@ pub(crate) struct PathReader {
     joined: Option<RunJoiner>,
     after: Seq,
     page: VecDeque<Record>,
+    page_records: usize,
 }
 
 impl PathReader {
@@ -100,6 +102,7 @@ impl PathReader {
             joined: Some(RunJoiner::default()),
             after: Seq::ZERO,
             page: VecDeque::new(),
+            page_records: PAGE_RECORDS_MIN,
         }
     }
 
@@ -130,14 +133,15 @@ impl PathReader {
             joined.skip();
         }
         self.after = Seq(wanted.0 - 1);
-        let read = self.engine.store.read_after(&self.scope, &self.session, self.after, PAGE_RECORDS);
+        let read = self.engine.store.read_after(&self.scope, &self.session, self.after, self.page_records);
         self.page = read.await?.into();
+        self.page_records = (self.page_records * 2).min(PAGE_RECORDS_MAX);
         Ok(())
     }
 
     /// Drop the page in memory. The next call reads it again.
     pub fn release(&mut self) {
-        self.page = VecDeque::new();
+        (self.page, self.page_records) = (VecDeque::new(), PAGE_RECORDS_MIN);
     }
 
     /// Read the path again from its start. The runs that the first reading found need less memory.
@@ -145,7 +149,8 @@ impl PathReader {
         if let Some(joined) = self.joined.take() {
             self.runs = joined.finish();
         }
-        (self.after, self.page) = (Seq::ZERO, VecDeque::new());
+        self.after = Seq::ZERO;
+        self.release();
     }
 
     /// Read one entry of the session.

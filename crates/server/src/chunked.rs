@@ -15,7 +15,10 @@ use crate::request_id::RequestId;
 use crate::state::State;
 
 /// Minimum size of a chunk, except for the last one.
-pub const CHUNK_BYTES_MIN: usize = 16 << 10;
+pub const CHUNK_BYTES_MIN: usize = 8 << 10;
+/// Entries of the first and of the largest store read.
+const PAGE_RECORDS_MIN: usize = 32;
+const PAGE_RECORDS_MAX: usize = 512;
 /// Time after which a client that does not read counts as stalled.
 const STALL_TIME: Duration = Duration::from_millis(500);
 
@@ -79,6 +82,24 @@ async fn send_all(mut source: impl ChunkSource, first: [Bytes; 2], sender: mpsc:
                 return permit.send(Message::Failed(problem.code));
             }
         }
+    }
+}
+
+/// Entries per store read. The first read is small, because most stalled clients never get further.
+pub struct PageSize(usize);
+
+impl Default for PageSize {
+    fn default() -> Self {
+        Self(PAGE_RECORDS_MIN)
+    }
+}
+
+impl PageSize {
+    /// Returns the size of the next page, at most `limit`.
+    pub fn next(&mut self, limit: usize) -> usize {
+        let size = self.0;
+        self.0 = (size * 2).min(PAGE_RECORDS_MAX);
+        size.min(limit)
     }
 }
 

@@ -23,6 +23,7 @@ mod middleware;
 pub mod oidc;
 mod problem;
 mod projection;
+mod projection_slots;
 mod rate;
 mod request_id;
 mod routes;

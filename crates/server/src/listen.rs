@@ -21,14 +21,18 @@ use crate::routes;
 use crate::sse::stopped;
 use crate::state::State;
 
-/// Size limit of a request head.
-const HEAD_BYTES_MAX: usize = 64 << 10;
+/// Size limit of a request head. hyper also buffers this much of a response that the client does not read.
+const HEAD_BYTES_MAX: usize = 32 << 10;
 const HEADERS_MAX: usize = 100;
 /// Time limit for connections to close after the turns have ended or their grace period is over.
 const CLOSE_TIME_MAX: Duration = Duration::from_secs(2);
 /// Maximum time that sent data may stay unacknowledged.
 #[cfg(target_os = "linux")]
 const STALLED_MS_MAX: u32 = 60_000;
+/// Size of the kernel's send buffer, which the kernel doubles. Without it, the kernel would buffer several MB for each client
+/// that does not read.
+#[cfg(unix)]
+const SEND_BUFFER_BYTES: usize = 128 << 10;
 /// Length of the kernel's accept queue. A client that finds it full retries after a second.
 const BACKLOG: u32 = 1_024;
 /// Pause before the next accept when the system has run out of a resource such as file descriptors.
@@ -121,6 +125,7 @@ fn serve_connection(stream: TcpStream, routes: Routes, state: &State, connection
     // Nagle's algorithm would delay small frames.
     let _ = stream.set_nodelay(true);
     set_stall_timeout(&stream);
+    limit_send_buffer(&stream);
     let notes = Arc::new(ConnectionNotes::default());
     let stream = ClientStream::new(stream, notes.clone());
     let context = (state.clone(), routes, connection.clone(), notes);
@@ -159,6 +164,14 @@ fn set_stall_timeout(stream: &TcpStream) {
     #[cfg(target_os = "linux")]
     let _ = rustix::net::sockopt::set_tcp_user_timeout(stream, STALLED_MS_MAX);
     #[cfg(not(target_os = "linux"))]
+    let _ = stream;
+}
+
+fn limit_send_buffer(stream: &TcpStream) {
+    // Best effort: a larger buffer only costs memory.
+    #[cfg(unix)]
+    let _ = rustix::net::sockopt::set_socket_send_buffer_size(stream, SEND_BUFFER_BYTES);
+    #[cfg(not(unix))]
     let _ = stream;
 }
 

@@ -10,33 +10,16 @@ use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use hyper::body::{Frame, SizeHint};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::OwnedSemaphorePermit;
 
 use crate::auth::Caller;
 use crate::chunked::CHUNK_BYTES_MIN;
 use crate::problem::{Problem, Result};
-use crate::settings::Settings;
 use crate::share::ResourceShare;
 use crate::state::State;
 
 /// Suggested retry delay.
 const RETRY_AFTER_S: u64 = 5;
-/// Projections of operators that run in addition to the others.
-const OPERATE_PROJECTIONS_MAX: usize = 4;
-
-pub struct Projections {
-    all: Arc<Semaphore>,
-    operate: Arc<Semaphore>,
-}
-
-impl Projections {
-    pub fn new(settings: &Settings) -> Self {
-        Self {
-            all: Arc::new(Semaphore::new(settings.projections_max.max(1))),
-            operate: Arc::new(Semaphore::new(OPERATE_PROJECTIONS_MAX)),
-        }
-    }
-}
 
 /// Permission to compute one projection. As an extractor it waits for the permission.
 pub struct ProjectionPermit {

@@ -25,7 +25,7 @@ use crate::byte_quota::ByteQuota;
 use crate::health::Readiness;
 use crate::metrics::Metrics;
 use crate::problem::{Problem, Result};
-use crate::projection::Projections;
+use crate::projection_slots::ProjectionSlots;
 use crate::rate::Rates;
 use crate::request_id::RequestId;
 use crate::settings::Settings;
@@ -85,7 +85,7 @@ pub struct Inner {
     pub documents: Arc<Semaphore>,
     pub upload_quota: Arc<ByteQuota>,
     pub body_quota: Arc<ByteQuota>,
-    pub projections: Projections,
+    pub projections: ProjectionSlots,
     pub readiness: Readiness,
     pub streamed_uploads: Semaphore,
     agents: BTreeMap<String, Agent>,
@@ -127,7 +127,7 @@ impl State {
             body_quota: Arc::new(ByteQuota::new(
                 settings.body_bytes_in_flight_max.max(2 * settings.body_bytes_max),
             )),
-            projections: Projections::new(&settings),
+            projections: ProjectionSlots::new(&settings),
             streamed_uploads: Semaphore::new(STREAMED_UPLOADS_MAX),
             requests: AtomicU64::new(SystemClock.random() as u64),
             agents: served.map(|agent| (agent.id.clone(), agent)).collect(),

@@ -21,16 +21,13 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::auth::Caller;
-use crate::chunked::{CHUNK_BYTES_MIN, ChunkSource, LongRead, body_of};
+use crate::chunked::{CHUNK_BYTES_MIN, ChunkSource, LongRead, PageSize, body_of};
 use crate::extract::{Body, PathParams};
 use crate::problem::{Problem, Result};
 use crate::projection::ProjectionPermit;
 use crate::request_id::RequestId;
 use crate::state::State;
 use crate::wire;
-
-/// Entries per store read.
-const PAGE_RECORDS: usize = 500;
 
 pub fn routes() -> OpenApiRouter<State> {
     OpenApiRouter::new().routes(routes!(export_session))
@@ -211,6 +208,7 @@ struct LineExport {
     summary: Summary,
     after: Seq,
     records: VecDeque<Record>,
+    page_size: PageSize,
     blob_export: Option<BlobExport>,
     exporter: Option<Exporter>,
     has_header: bool,
@@ -231,7 +229,7 @@ impl ChunkSource for LineExport {
     }
 
     fn release(&mut self) {
-        self.records = VecDeque::new();
+        (self.records, self.page_size) = (VecDeque::new(), PageSize::default());
     }
 
     fn request(&self) -> RequestId {
@@ -252,6 +250,7 @@ impl LineExport {
             summary,
             after: Seq::ZERO,
             records: VecDeque::new(),
+            page_size: PageSize::default(),
             blob_export: None,
             exporter: Some(new_exporter(output.clone())),
             has_header: false,
@@ -276,7 +275,7 @@ impl LineExport {
             if !std::mem::replace(&mut self.has_header, true) {
                 exporter.header(&self.summary)?;
             }
-            let limit = PAGE_RECORDS.min((self.summary.head.seq.0 - self.after.0) as usize);
+            let limit = self.page_size.next((self.summary.head.seq.0 - self.after.0) as usize);
             if limit > 0 {
                 let (scope, id) = (&self.read.caller.scope, &self.summary.id);
                 self.records = engine.store().read_after(scope, id, self.after, limit).await?.into();

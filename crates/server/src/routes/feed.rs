@@ -17,15 +17,13 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::auth::Caller;
-use crate::chunked::{ChunkSource, JsonChunk, LongRead, body_of};
+use crate::chunked::{ChunkSource, JsonChunk, LongRead, PageSize, body_of};
 use crate::extract::{AuditedPath, Params};
 use crate::problem::{Problem, Result};
 use crate::request_id::RequestId;
 use crate::state::State;
 use crate::wire;
 
-/// Entries per store read. The store also limits the bytes per read.
-const PAGE_RECORDS: usize = 500;
 /// Log bytes to read while a tool call waits for its outcome. After that, the call is sent without an outcome, and sent
 /// again when the outcome is known.
 const HELD_BYTES_MAX: usize = 1 << 20;
@@ -57,6 +55,7 @@ struct FeedDocument {
     /// The end of the log and its leaf when the request arrived.
     head: Head,
     records: VecDeque<Record>,
+    page_size: PageSize,
     feed: Feed,
     marks: PathMarks,
     held_bytes: usize,
@@ -87,7 +86,7 @@ impl ChunkSource for FeedDocument {
     }
 
     fn release(&mut self) {
-        self.records = VecDeque::new();
+        (self.records, self.page_size) = (VecDeque::new(), PageSize::default());
     }
 
     fn request(&self) -> RequestId {
@@ -103,6 +102,7 @@ impl FeedDocument {
             after,
             head,
             records: VecDeque::new(),
+            page_size: PageSize::default(),
             feed: Feed::default(),
             marks: PathMarks::default(),
             held_bytes: 0,
@@ -113,7 +113,7 @@ impl FeedDocument {
 
     async fn next_record(&mut self) -> Result<Option<Record>> {
         if self.records.is_empty() {
-            let limit = PAGE_RECORDS.min(self.head.seq.0.saturating_sub(self.after.0) as usize);
+            let limit = self.page_size.next(self.head.seq.0.saturating_sub(self.after.0) as usize);
             if limit > 0 {
                 self.read.recheck().await?;
                 let (store, scope) = (self.read.state.engine.store(), &self.read.caller.scope);
