@@ -79,7 +79,9 @@ impl Scan<'_> {
         // A file of one line that is always replaced as a whole may lack its line break.
         let is_torn =
             is_last && sealed_lines::is_torn(raw, is_last) && line_sum::check(raw) != Ok(LineState::Proven);
-        if is_torn || !is_damaged(raw) {
+        // Whether a hole is damage or a torn append depends on the other lines of the append, and is decided when the log is
+        // read.
+        if is_torn || !is_damaged(raw) || sealed_lines::has_hole(raw) {
             self.restored.extend_from_slice(raw);
             return;
         }

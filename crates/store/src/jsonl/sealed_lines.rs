@@ -54,10 +54,18 @@ pub fn bad_line(path: &Path, number: usize, what: impl ToString) -> StoreError {
 /// line. A complete line whose line break has changed is damaged instead.
 pub fn is_torn(raw: &[u8], is_last: bool) -> bool {
     match raw.split_last() {
-        Some((b'\n', _)) => is_last && raw.contains(&0),
+        Some((b'\n', _)) => is_last && has_hole(raw),
+        // A power failure left a hole instead of the line break. One changed bit cannot make a zero of it.
+        Some((0, _)) => true,
         Some((_, line)) => line_sum::check(line) != Ok(LineState::Proven),
         None => true,
     }
+}
+
+/// Returns whether a line contains zeros that a power failure left: no valid line contains a zero. A zero that a single
+/// changed bit explains is damage instead.
+pub fn has_hole(raw: &[u8]) -> bool {
+    raw.contains(&0) && line_sum::correct(raw.strip_suffix(b"\n").unwrap_or(raw)).is_none()
 }
 
 /// Encodes a value as a line with its checksum.

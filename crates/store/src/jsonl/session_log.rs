@@ -284,8 +284,7 @@ fn is_torn(raw: &[u8], reader: &mut impl BufRead, file: &LogFile, version: u32) 
     if !raw.ends_with(b"\n") {
         return Ok(sealed_lines::is_torn(raw, true));
     }
-    let has_hole = |raw: &[u8]| raw.contains(&0);
-    if !has_hole(raw) {
+    if !sealed_lines::has_hole(raw) {
         return Ok(false);
     }
     let mut is_over = false;
@@ -295,7 +294,7 @@ fn is_torn(raw: &[u8], reader: &mut impl BufRead, file: &LogFile, version: u32) 
         }
         is_over = match read_line(version, &next) {
             Ok(line) => !line.more,
-            Err(_) => !has_hole(&next),
+            Err(_) => !sealed_lines::has_hole(&next),
         };
     }
     Ok(true)
