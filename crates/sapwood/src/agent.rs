@@ -7,5 +7,5 @@ pub use sapwood_core::agent::{
 pub use sapwood_core::approval::ApprovalWait;
 pub use sapwood_core::policy::ApprovalMode;
 pub use sapwood_core::port::model::Thinking;
-pub use sapwood_core::port::tool::{FsScope, McpServer};
+pub use sapwood_core::port::tool::{FsScope, McpServer, ProgramLimits, ServerSandbox};
 pub use sapwood_core::pressure::{Level, Thresholds, ThresholdsError};

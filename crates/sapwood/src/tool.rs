@@ -40,6 +40,7 @@
 
 pub use sapwood_core::content::ToolCall;
 pub use sapwood_core::port::tool::{
-    FsScope, McpServer, OutputPart, Replay, ToolError, ToolGrant, ToolOutput, ToolSpec, Touch,
+    FsScope, McpServer, OutputPart, ProgramLimits, Replay, ServerSandbox, ToolError, ToolGrant, ToolOutput,
+    ToolSpec, Touch,
 };
 pub use sapwood_effects::tool::{Tool, ToolSource};
