@@ -97,10 +97,9 @@ pub async fn dispatch(app: &mut App, command: Command) -> Result<()> {
         Command::Trigger(args) => Box::pin(trigger::run(app, args)).await,
         Command::Skill(args) => skill::run(app, args).await,
         Command::Hook(args) => hook::run(app, args).await,
-        Command::Allowance(args) => allowance::run(app, args).await,
-        Command::Hold(args) => hold::run(app, args).await,
-        Command::Retention(args) => retention::run(app, args).await,
-        Command::Store(args) => store::run(app, args).await,
+        command @ (Command::Allowance(_) | Command::Hold(_) | Command::Retention(_) | Command::Store(_)) => {
+            dispatch_store(app, command).await
+        }
         Command::Agent(_)
         | Command::Model(_)
         | Command::Bench(_)
@@ -111,5 +110,16 @@ pub async fn dispatch(app: &mut App, command: Command) -> Result<()> {
         | Command::Restore(_)
         | Command::Completions(_)
         | Command::Version(_) => Ok(()),
+    }
+}
+
+/// Commands about the store: what users may use, and what it keeps.
+async fn dispatch_store(app: &mut App, command: Command) -> Result<()> {
+    match command {
+        Command::Allowance(args) => allowance::run(app, args).await,
+        Command::Hold(args) => hold::run(app, args).await,
+        Command::Retention(args) => retention::run(app, args).await,
+        Command::Store(args) => store::run(app, args).await,
+        _ => Ok(()),
     }
 }

@@ -12,7 +12,7 @@ use crate::{Engine, EngineError, Result};
 const WALK_ENTRIES: usize = 4_096;
 /// Records of the first and of the largest read of the log. The store also limits the bytes.
 const PAGE_RECORDS_MIN: usize = 32;
-const PAGE_RECORDS_MAX: usize = 512;
+const PAGE_RECORDS_MAX: usize = 128;
 
 /// Where a path starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -18,7 +18,7 @@ use crate::state::State;
 pub const CHUNK_BYTES_MIN: usize = 8 << 10;
 /// Entries of the first and of the largest store read.
 const PAGE_RECORDS_MIN: usize = 32;
-const PAGE_RECORDS_MAX: usize = 512;
+const PAGE_RECORDS_MAX: usize = 128;
 /// Time after which a client that does not read counts as stalled.
 const STALL_TIME: Duration = Duration::from_millis(500);
 

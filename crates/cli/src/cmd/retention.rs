@@ -73,9 +73,7 @@ fn describe(policy: Option<RetentionPolicy>) -> String {
     match policy {
         None => "sessions are kept forever".to_owned(),
         Some(RetentionPolicy { days, notice_days }) => format!(
-            "sessions are announced after {} without an entry, and erased {} later",
-            plural(u64::from(days), "day"),
-            plural(u64::from(notice_days), "day")
+            "sessions without an entry are announced after {days} days, and erased {notice_days} days later"
         ),
     }
 }
