@@ -50,6 +50,9 @@ mod tests {
         let lines = |text: &str| text.lines().map(str::to_owned).collect::<Vec<_>>();
         let offline = lines("x\n[ERROR] failed to fetch advisory database https://example.org: offline\n");
         assert!(reason_not_fetched(&offline).unwrap().contains("offline"));
-        assert_eq!(reason_not_fetched(&lines("error[vulnerability]: overflow in x\nadvisories FAILED")), None);
+        assert_eq!(
+            reason_not_fetched(&lines("error[vulnerability]: overflow in x\nadvisories FAILED")),
+            None
+        );
     }
 }

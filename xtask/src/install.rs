@@ -58,7 +58,9 @@ pub fn cargo_program(name: &str) -> Result<()> {
     let status = Command::new(env!("CARGO")).args(["install", "--locked", &program]).status();
     match status.is_ok_and(|status| status.success()) {
         true => Ok(()),
-        false => bail!("{program} is missing and could not be installed: run `cargo install --locked {program}`"),
+        false => {
+            bail!("{program} is missing and could not be installed: run `cargo install --locked {program}`")
+        }
     }
 }
 
