@@ -142,7 +142,7 @@ impl Proof {
     }
 
     /// The values of `salt`, `commitment` and `hash` in a JSONL line.
-    pub(crate) fn to_fields(&self) -> ProofFields {
+    pub(crate) fn to_fields(self) -> ProofFields {
         let (salt, commitment) = match &self.opening {
             Opening::Salt(salt) => (Some(to_hex(&salt.0)), None),
             Opening::Dropped(commitment) => (None, Some(to_hex(&commitment.0))),
