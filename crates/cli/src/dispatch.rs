@@ -80,7 +80,6 @@ pub async fn dispatch(app: &mut App, command: Command) -> Result<()> {
         Command::Info(args) => info::run(app, args).await,
         Command::Usage(args) => usage::run(app, args).await,
         Command::Feed(args) => feed::run(app, args).await,
-        Command::Flow(args) => Box::pin(flow::run(app, args)).await,
         Command::Ledger(args) => ledger::run(app, args).await,
         Command::Archives(args) => archives::run(app, args).await,
         Command::Members(args) => share::members(app, args).await,
@@ -94,9 +93,9 @@ pub async fn dispatch(app: &mut App, command: Command) -> Result<()> {
         Command::Export(args) => export::run(app, args).await,
         Command::Import(args) => Box::pin(import::run(app, args)).await,
         Command::Doctor(args) => doctor::run(app, args).await,
-        Command::Trigger(args) => Box::pin(trigger::run(app, args)).await,
-        Command::Skill(args) => skill::run(app, args).await,
-        Command::Hook(args) => hook::run(app, args).await,
+        command @ (Command::Flow(_) | Command::Trigger(_) | Command::Skill(_) | Command::Hook(_)) => {
+            dispatch_extension(app, command).await
+        }
         command @ (Command::Allowance(_) | Command::Hold(_) | Command::Retention(_) | Command::Store(_)) => {
             dispatch_store(app, command).await
         }
@@ -120,6 +119,17 @@ async fn dispatch_store(app: &mut App, command: Command) -> Result<()> {
         Command::Hold(args) => hold::run(app, args).await,
         Command::Retention(args) => retention::run(app, args).await,
         Command::Store(args) => store::run(app, args).await,
+        _ => Ok(()),
+    }
+}
+
+/// Commands about flows, and about what extends a session.
+async fn dispatch_extension(app: &mut App, command: Command) -> Result<()> {
+    match command {
+        Command::Flow(args) => Box::pin(flow::run(app, args)).await,
+        Command::Trigger(args) => Box::pin(trigger::run(app, args)).await,
+        Command::Skill(args) => skill::run(app, args).await,
+        Command::Hook(args) => hook::run(app, args).await,
         _ => Ok(()),
     }
 }

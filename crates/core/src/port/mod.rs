@@ -16,6 +16,7 @@ pub mod records;
 pub mod skill;
 pub mod store;
 pub mod store_error;
+pub mod store_health;
 pub mod summariser;
 pub mod tokens;
 pub mod tool;
