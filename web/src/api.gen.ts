@@ -132,7 +132,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * List the pending approvals that you may answer, over all sessions. `limit` counts sessions; a page can be empty and
+         * List the pending approvals that you may answer, across all sessions. `limit` counts sessions; a page can be empty and
          *     still have a `next`.
          */
         get: operations["list_all_approvals"];
@@ -2301,7 +2301,7 @@ export interface components {
             cost_nano_usd?: number;
             /** @description The owner of that session. Only this owner or an operator may change the working directory. */
             owner: components["schemas"]["Principal"];
-            /** @description The session that fixed the configuration. */
+            /** @description The session that set the configuration. */
             session: components["schemas"]["SessionId"];
             /**
              * Format: uint64
