@@ -224,6 +224,10 @@ fn a_file_gets_checksums_while_other_connections_use_it() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("x.db");
     let (conn, other) = (open(&path).unwrap(), open(&path).unwrap());
+    if conn.query_row("PRAGMA cipher_version", [], |_| Ok(())).is_ok() {
+        // SQLCipher refuses to rewrite a file without a key whose pages reserve bytes.
+        return;
+    }
     prepare(&conn);
     add(&conn, 0, 500, 300);
     assert_eq!(read_all(&other).unwrap().len(), 500);

@@ -37,7 +37,9 @@ pub async fn run(app: &mut App, args: AdoptArgs) -> Result<()> {
             .with_hint("run `sapwood events SESSION` to see its entries")
     })?;
     if !args.yes {
-        show(app, &imported)?;
+        if !app.out.is_json() {
+            show(&imported)?;
+        }
         confirm(app, &imported.agent.id)?;
     }
     let id = imported.agent.id.clone();
@@ -48,13 +50,14 @@ pub async fn run(app: &mut App, args: AdoptArgs) -> Result<()> {
     Ok(writeln!(app.out, "session {session} runs with agent {}", clean(&id))?)
 }
 
-fn show(app: &mut App, imported: &ImportedAgent) -> Result<()> {
+/// Prints to stderr, like the question that follows.
+fn show(imported: &ImportedAgent) -> Result<()> {
     let value = serde_json::to_value(&imported.agent).map_err(std::io::Error::from)?;
     for (key, value) in value.as_object().into_iter().flatten() {
         let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-        writeln!(app.out, "{DIM}{key}{DIM:#} {}", clean(&text))?;
+        anstream::eprintln!("{DIM}{key}{DIM:#} {}", clean(&text));
     }
-    Ok(app.out.flush()?)
+    Ok(())
 }
 
 fn confirm(app: &App, agent: &str) -> Result<()> {

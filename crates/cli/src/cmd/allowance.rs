@@ -12,6 +12,10 @@ use crate::render::{clean, cost};
 
 /// Limit the models, tokens and dollars per day of users
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  sapwood allowance set --user alice --usd-per-day 5
+  sapwood allowance ls")]
 pub struct AllowanceArgs {
     #[command(subcommand)]
     command: AllowanceCommand,

@@ -90,6 +90,9 @@ fn describe_checksums(checksums: Checksums) -> &'static str {
     match checksums {
         Checksums::Pages => "each page has a checksum",
         Checksums::Encrypted => "each page has an authentication code",
+        Checksums::Unproven if cfg!(feature = "encryption") => {
+            "unproven: its pages have no checksums; `sapwood doctor --seal` of a build without encryption adds them"
+        }
         Checksums::Unproven => "unproven: its pages have no checksums; `sapwood doctor --seal` adds them",
     }
 }

@@ -14,6 +14,10 @@ use crate::render::plural;
 
 /// Erase inactive sessions after a time, announced before
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  sapwood retention set --days 90
+  sapwood retention run --dry-run")]
 pub struct RetentionArgs {
     #[command(subcommand)]
     command: RetentionCommand,

@@ -98,9 +98,7 @@ fn a_changed_entry_is_named_by_doctor_and_audit() {
         let world = World::new("sqlite");
         fill(&world);
         world.ok(&["audit", "--verify"]);
-        let file = world.path("store.sqlite");
-        let ran = std::process::Command::new("sqlite3").arg(&file).arg(change).output().unwrap();
-        assert!(ran.status.success(), "{ran:?}");
+        sapwood_store::conformance::sqlite_file::execute(&world.path("store.sqlite"), change);
         let ran = world.run(&["doctor", "--json"]);
         let found: Value = serde_json::from_str(&ran.out()).unwrap();
         let hash = found["findings"].as_array().unwrap().iter().find(|finding| finding["rule"] == "hash");

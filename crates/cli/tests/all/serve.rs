@@ -34,6 +34,11 @@ pub fn serve(world: &World, addr: &str) -> Served {
 pub fn serve_with(world: &World, options: &[&str], addr: &str, env: &[(&str, &str)]) -> Served {
     let mut command = world.command(&[options, &["serve", "--addr", addr, "--json"]].concat());
     command.envs(env.iter().copied());
+    started(command)
+}
+
+/// Starts a server and waits until it listens.
+fn started(mut command: Command) -> Served {
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let mut line = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
@@ -235,7 +240,7 @@ fn a_server_with_an_unknown_model_does_not_start() {
 #[test]
 fn a_draining_server_is_not_ready_and_still_answers() {
     let world = World::new("sqlite");
-    let mut served = serve_with(&world, &["--drain", "3600"], "127.0.0.1:0", &[]);
+    let mut served = started(world.command(&["serve", "--addr", "127.0.0.1:0", "--json", "--drain", "3600"]));
     let terminate = |served: &Served| {
         let pid = served.child.id().to_string();
         assert!(std::process::Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());

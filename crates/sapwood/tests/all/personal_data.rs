@@ -135,9 +135,9 @@ async fn a_legal_hold_protects_until_it_is_released() {
             data.place_hold(&operator(), &target, Some("case 17".to_owned())).await.unwrap();
             let refused = engine.sessions().erase(&user("ana"), &first).await.unwrap_err();
             assert_eq!(refused.code(), "session.held", "{refused}");
-            assert_eq!(data.inventory(&operator(), &ana()).await.unwrap().held, [first.clone()]);
+            assert_eq!(data.inventory(&operator(), &ana()).await.unwrap().held, std::slice::from_ref(&first));
             let report = data.erase(&operator(), &ana(), OtherForks::Keep).await;
-            assert_eq!(report.unwrap().held, [first.clone()]);
+            assert_eq!(report.unwrap().held, std::slice::from_ref(&first));
             assert_eq!(data.holds(&operator()).await.unwrap().len(), 1);
             assert!(data.release_hold(&operator(), &target).await.unwrap());
             assert!(!data.release_hold(&operator(), &target).await.unwrap());

@@ -207,7 +207,7 @@ async fn an_export_can_be_imported_again_and_grants_no_rights() {
     let again = server.request(import("foreign")).await.json()["items"][0].clone();
     assert_eq!((again["added"].as_u64(), &again["skipped"]), (Some(0), &first["added"]), "{again}");
     let imported = bodies(&server, "foreign", "s", "configured").await;
-    assert!(imported[0]["agent"] == json!({}) && imported[0].get("cwd").is_none(), "{imported:?}");
+    assert_eq!(imported[0]["agent"], frozen[0]["agent"], "the agent is kept as information");
     assert_eq!(
         server.get("foreign", "/v1/sessions/s/members").await.json()["items"].as_array().unwrap().len(),
         1
@@ -235,7 +235,7 @@ async fn a_session_exported_as_pi_or_operator_file_can_be_imported_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_import_drops_agents_with_full_file_system_access() {
+async fn an_imported_agent_with_full_file_system_access_is_only_information() {
     let server = TestServer::open().await;
     server.shared_session("s").await;
     let file = server.post("ana", "/v1/sessions/s/export", &json!({ "format": "jsonl" })).await.body;
@@ -250,6 +250,9 @@ async fn an_import_drops_agents_with_full_file_system_access() {
         body: armed.as_bytes(),
     };
     assert_eq!(server.request(req).await.json()["items"][0]["session"], "armed");
-    let imported = bodies(&server, "operator", "armed", "configured").await;
-    assert!(imported[0]["agent"] == json!({}), "{imported:?}");
+    let begun = server.post("operator", "/v1/sessions/armed/turns", &json!({ "input": "hi" })).await;
+    assert!(begun.json()["notice"].as_str().unwrap().contains("imported"), "{begun:?}");
+    let configured = bodies(&server, "operator", "armed", "configured").await;
+    let scopes: Vec<&Value> = configured.iter().map(|body| &body["agent"]["fs_scope"]).collect();
+    assert_eq!(scopes, [&json!("full"), &json!("sandboxed")], "the turn runs with the default agent");
 }

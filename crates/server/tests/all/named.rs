@@ -24,8 +24,13 @@ enum ReferenceKind {
 /// An operation, its path, the request body, and the kind of object that the request refers to.
 type ReferenceRow = (&'static str, &'static str, Value, ReferenceKind);
 
-/// Operations whose bodies and queries refer to nothing that another user could own.
-const WITHOUT_REFERENCES: [&str; 25] = [
+/// Operations whose bodies and queries refer to nothing that another user could own, or that only operators may call.
+const WITHOUT_REFERENCES: [&str; 30] = [
+    "place_hold",
+    "set_retention",
+    "run_retention",
+    "get_tree",
+    "erase_user",
     "add_memory",
     "answer_approval",
     "list_all_approvals",
