@@ -70,6 +70,8 @@ pub async fn run(app: &mut App, args: ServeArgs) -> Result<()> {
         return Err(stopped(sapwood_server::ListenError::Open { addr: args.addr }));
     }
     let listening = Listening::bind(args.addr, state.clone()).await.map_err(stopped)?;
+    // Handle signals before clients learn the address.
+    let signals = StopSignals::install()?;
     announce(app, &state, listening.addr).await?;
     // Resume the turns of processes that died.
     let _keeper = TakeoverTask::start(&app.engine)?;
@@ -82,7 +84,7 @@ pub async fn run(app: &mut App, args: ServeArgs) -> Result<()> {
     tasks.extend(
         app.paths.config.prune.clone().map(|prune| tokio::spawn(prune_idle(app.engine.clone(), prune))),
     );
-    listening.run(drained(state, Duration::from_secs(args.drain))).await;
+    listening.run(drained(signals, state, Duration::from_secs(args.drain))).await;
     // Unfinished work is recorded in the logs, and the next server resumes it.
     tasks.into_iter().for_each(|task| task.abort());
     Ok(())
@@ -313,31 +315,46 @@ fn misconfigured(why: &str) -> Failure {
 
 /// Waits for Ctrl-C, or for SIGTERM from a process supervisor.
 /// Waits for a signal, then lets a load balancer notice that the server is stopping.
-async fn drained(state: State, time: Duration) {
-    interrupted().await;
+async fn drained(mut signals: StopSignals, state: State, time: Duration) {
+    signals.recv().await;
     if !time.is_zero() {
         state.drain();
-        let _ = tokio::time::timeout(time, interrupted()).await;
+        let _ = tokio::time::timeout(time, signals.recv()).await;
     }
 }
 
+/// The signals that stop the server. They are handled from the moment this exists.
 #[cfg(unix)]
-async fn interrupted() {
-    use tokio::signal::unix::{SignalKind, signal};
-    match signal(SignalKind::terminate()) {
-        Ok(mut terminate) => {
-            tokio::select! {
-                _ = tokio::signal::ctrl_c() => {}
-                _ = terminate.recv() => {}
-            }
-        }
-        Err(_) => {
-            let _ = tokio::signal::ctrl_c().await;
+struct StopSignals {
+    terminate: tokio::signal::unix::Signal,
+    interrupt: tokio::signal::unix::Signal,
+}
+
+#[cfg(unix)]
+impl StopSignals {
+    fn install() -> Result<Self> {
+        use tokio::signal::unix::{SignalKind, signal};
+        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+    }
+
+    async fn recv(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
         }
     }
 }
 
 #[cfg(not(unix))]
-async fn interrupted() {
-    let _ = tokio::signal::ctrl_c().await;
+struct StopSignals;
+
+#[cfg(not(unix))]
+impl StopSignals {
+    fn install() -> Result<Self> {
+        Ok(Self)
+    }
+
+    async fn recv(&mut self) {
+        let _ = tokio::signal::ctrl_c().await;
+    }
 }
