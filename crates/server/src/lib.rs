@@ -15,6 +15,7 @@ mod cookie;
 mod download;
 mod extract;
 mod health;
+mod held_body;
 mod hint;
 mod json;
 mod listen;

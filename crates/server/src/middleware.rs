@@ -2,19 +2,16 @@
 //! Handlers only see authenticated callers.
 
 use std::panic::AssertUnwindSafe;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use axum::Router;
-use axum::body::{Body, Bytes, HttpBody};
+use axum::body::HttpBody;
 use axum::extract::Request;
 use axum::http::{HeaderName, HeaderValue, Method, Version, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
-use hyper::body::{Frame, SizeHint};
 use hyper::service::Service;
 use hyper_util::service::TowerToHyperService;
 use sapwood::effects::hook::signature::SIGNATURE_HEADER;
@@ -23,6 +20,7 @@ use crate::admission::{Connection, Permit};
 use crate::byte_quota::BodyBytes;
 use crate::client_stream::ConnectionNotes;
 use crate::extract::upload_time;
+use crate::held_body::HeldBody;
 use crate::problem::{Problem, Result};
 use crate::request_id::RequestId;
 use crate::routes::{self, openai};
@@ -35,32 +33,6 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// The router as a hyper service.
 pub type Routes = TowerToHyperService<Router>;
 
-/// A response body that keeps the request's permit until the body is sent or the client disconnects.
-pub struct PermitBody {
-    body: Body,
-    _permit: Permit,
-}
-
-impl HttpBody for PermitBody {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(context)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
-}
-
 /// Handles one request. Wraps the whole router instead of each route, which saves an allocation and a future per
 /// request.
 pub async fn handle_request(
@@ -69,7 +41,7 @@ pub async fn handle_request(
     connection: &Arc<Connection>,
     notes: &ConnectionNotes,
     request: Request,
-) -> Response<PermitBody> {
+) -> Response<HeldBody<Permit>> {
     let started = Instant::now();
     let id = state.next_request_id();
     let is_openai = routes::is_openai(request.uri().path());
@@ -98,7 +70,7 @@ pub async fn handle_request(
     headers.insert(REQUEST_ID, id.header());
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
-    response.map(|body| PermitBody { body, _permit: permit })
+    response.map(|body| HeldBody::new(body, permit))
 }
 
 async fn handle_with_timeout(

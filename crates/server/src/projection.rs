@@ -14,6 +14,7 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use crate::auth::Caller;
 use crate::chunked::CHUNK_BYTES_MIN;
+use crate::held_body::HeldBody;
 use crate::problem::{Problem, Result};
 use crate::share::ResourceShare;
 use crate::state::State;
@@ -62,7 +63,7 @@ impl ProjectionPermit {
 
     /// Keeps the permission until the body is sent.
     pub fn hold_for(self, body: Body) -> Body {
-        Body::new(HeldBody { body, _permit: self })
+        Body::new(HeldBody::new(body, self))
     }
 
     /// Sends a document that is in memory as a whole, and keeps the permission meanwhile. The document is sent in chunks,
@@ -95,30 +96,5 @@ impl HttpBody for TextBody {
 
     fn size_hint(&self) -> SizeHint {
         SizeHint::with_exact(self.rest.len() as u64)
-    }
-}
-
-struct HeldBody {
-    body: Body,
-    _permit: ProjectionPermit,
-}
-
-impl HttpBody for HeldBody {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(context)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
     }
 }

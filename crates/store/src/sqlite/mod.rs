@@ -135,7 +135,6 @@ impl SqliteStore {
         let (mut db, recovered) = recovery::open_first(&path, key.as_ref(), options.damaged_log)?;
         db.conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, keep_wal).at(&path)?;
         schema::migrate(&db.conn, &path)?;
-        records::add_tables(&db.conn).at(&path)?;
         sweep_uploads(&db);
         db.conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, false).at(&path)?;
         let readers = Readers::new(Mode::Read, path.clone(), key.clone());

@@ -1,5 +1,4 @@
-//! Records of a tenant, and the spending of each day. The tables are not part of a layout step: an earlier version ignores
-//! them.
+//! Records of a tenant, and the spending of each day.
 
 use async_trait::async_trait;
 use rusqlite::{Connection, params};
@@ -13,15 +12,15 @@ use super::connection::StoreConnection;
 use super::error::AtPath;
 use crate::records::{check_count, check_record, oldest_day};
 
-const TABLES: &str = "
-CREATE TABLE IF NOT EXISTS records (
+pub(super) const TABLES: &str = "
+CREATE TABLE records (
   tenant INTEGER NOT NULL,
   kind   TEXT NOT NULL,
   name   TEXT NOT NULL,
   value  TEXT NOT NULL,
   PRIMARY KEY (tenant, kind, name)
 ) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS spending (
+CREATE TABLE spending (
   tenant   INTEGER NOT NULL,
   day      INTEGER NOT NULL,
   holder   TEXT NOT NULL,
@@ -32,14 +31,7 @@ CREATE TABLE IF NOT EXISTS spending (
 ";
 const HAS_TABLES: &str = "SELECT count(*) FROM sqlite_schema WHERE name IN ('records', 'spending')";
 
-/// Creates the tables in a file without them.
-pub(super) fn add_tables(conn: &Connection) -> rusqlite::Result<()> {
-    match has_tables(conn)? {
-        true => Ok(()),
-        false => conn.execute_batch(TABLES),
-    }
-}
-
+/// A file of an earlier version that can only be read has no tables.
 fn has_tables(conn: &Connection) -> rusqlite::Result<bool> {
     Ok(conn.query_row(HAS_TABLES, [], |row| row.get::<_, i64>(0))? == 2)
 }

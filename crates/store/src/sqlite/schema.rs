@@ -9,6 +9,7 @@ use sapwood_core::StoreError;
 use sapwood_core::port::store::Result;
 
 use super::error::{AtPath, BUSY_WAIT_MS};
+use super::records::TABLES as RECORDS;
 use super::seal;
 
 /// "Sapw", so that `file` and Sapwood can distinguish a Sapwood file from other SQLite databases.
@@ -32,7 +33,20 @@ impl SchemaLayout {
 }
 
 const LAYOUT: SchemaLayout = SchemaLayout {
-    newest: &[LOG_2, COMMON, KEYS, MEMORIES, INDEX, PLACES, PIECES, AUDIT, LEASE_TERMS, AUTHORITY, PROOFS],
+    newest: &[
+        LOG_2,
+        COMMON,
+        KEYS,
+        MEMORIES,
+        INDEX,
+        PLACES,
+        PIECES,
+        AUDIT,
+        LEASE_TERMS,
+        AUTHORITY,
+        PROOFS,
+        RECORDS,
+    ],
     steps: &[FIRST, SECOND, THIRD, FOURTH, FIFTH, SIXTH, SEVENTH, EIGHTH, NINTH, TENTH, ELEVENTH],
 };
 const FIRST: Script = &[COMMON, LOG_1];
@@ -46,9 +60,9 @@ const EIGHTH: Script = &[AUDIT];
 const NINTH: Script = &[LEASE_TERMS, AUTHORITY];
 /// Marks that the file may contain entries of log format 3, which earlier versions cannot read.
 const TENTH: Script = &[];
-/// Adds the proofs of entries. Also marks that the pages of the file may have checksums, which earlier versions would not
+/// Adds the proofs of entries and the records of a tenant. Also marks that the pages of the file may have checksums, which earlier versions would not
 /// update.
-const ELEVENTH: Script = &[PROOFS];
+const ELEVENTH: Script = &[PROOFS, RECORDS];
 
 /// Delay between two attempts to get a lock that SQLite does not wait for.
 const RETRY_DELAY_MS: u64 = 5;
